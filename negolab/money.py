@@ -29,6 +29,8 @@ def cents_from_text(text: str) -> int:
     """
     bare = text.strip().removeprefix("$").replace(",", "")
     whole, point, part = bare.partition(".")
-    if not (whole.isascii() and whole.isdigit()) or (point and not (part.isascii() and part.isdigit() and len(part) <= 2)):
+    if not (whole.isascii() and whole.isdigit()) or (
+        point and not (part.isascii() and part.isdigit() and len(part) <= 2)
+    ):
         raise ValueError(f"not a price: {text!r} (expected dollars such as 34.99 or $1,299.99)")
     return int(whole) * 100 + (int(part.ljust(2, "0")) if point else 0)

@@ -1,0 +1,228 @@
+"""One seller, N sealed buyers, one item: the concurrent market of 2607.05863, section 3.1 and equation (1)'s clauses.
+
+Rules that the paper leaves open, as read here:
+
+* Only seller messages count towards K and T; openings are free; an accepting ``[DEAL]`` is a message.
+* A buyer still answers the K-th (or T-th) message. If it answers ``[BUY]`` the bid is recorded, then the channel is
+  capped (or the episode over), so that bid can never be accepted; the buyer's own ``[DEAL]`` can still close.
+* A seller's ``[DEAL]`` must equal, to the cent, one of the active targeted buyer's own bids, not only the last.
+* A price below cost is ``below_cost`` whatever else is wrong with it (clause i comes first).
+* A buyer's ``[DEAL]`` must equal the latest ask it got and fit its budget; its first reply must be a ``[BUY]``.
+* A buyer's ``[QUIT]`` closes its own channel only, also on its K-th message (status quit, not capped).
+"""
+
+from collections.abc import Mapping
+
+from negolab.environment.base import (
+    SELLER,
+    BuyerView,
+    Channel,
+    Move,
+    Outcome,
+    Request,
+    Said,
+    SellerView,
+    Turn,
+    Violation,
+)
+from negolab.money import dollars
+from negolab.scenario import Scenario
+from negolab.seeds import mix
+
+_NEW_CHANNEL = Channel("active", 0, (), ())
+
+
+class Market:
+    """A single-use episode; see the module's docstring for the rules."""
+
+    __slots__ = (
+        "_awaiting",
+        "_budget_left",
+        "_channels",
+        "_heard",
+        "_own",
+        "_scenario",
+        "_seats",
+        "_seeds",
+        "_turn",
+        "outcome",
+    )
+
+    def __init__(self, scenario: Scenario) -> None:
+        n = scenario.n_buyers
+        self._scenario = scenario
+        self._channels = [_NEW_CHANNEL] * n
+        self._budget_left = scenario.message_budget
+        self._turn = 1
+        self._heard: tuple[Said, ...] = ()
+        self._seats: list[tuple[Said, ...]] = [()] * (n + 1)
+        self._own: list[tuple[str, ...]] = [()] * (n + 1)
+        self._seeds: list[int] = [mix(scenario.key + seat) for seat in range(n + 1)]
+        self._awaiting: tuple[int, ...] = tuple(range(1, n + 1))
+        self.outcome: Outcome | None = None
+
+    # -- what a seat may see ------------------------------------------------------------------------------------
+
+    def requests(self) -> list[Request]:
+        """The N buyers at the opening, then the seller and the buyer it targeted, in turn."""
+        if self.outcome is not None:
+            return []
+        index = self._scenario.index
+        made = []
+        for seat in self._awaiting:
+            seat_seed = self._seeds[seat]
+            view = self._seller_view() if seat == SELLER else self._buyer_view(seat)
+            made.append(Request(index, seat, view, mix(seat_seed + len(self._own[seat]) + 1), seat_seed))
+        return made
+
+    def _seller_view(self) -> SellerView:
+        s = self._scenario
+        return SellerView(
+            s.product,
+            s.per_buyer_cap,
+            s.message_budget,
+            self._turn,
+            self._budget_left,
+            tuple(self._channels),
+            self._heard,
+            self._own[SELLER],
+        )
+
+    def _buyer_view(self, seat: int) -> BuyerView:
+        s = self._scenario
+        opening = None if s.openings is None else s.openings[seat - 1]
+        return BuyerView(
+            s.product.listing, s.budgets[seat - 1], s.per_buyer_cap, opening, self._seats[seat], self._own[seat]
+        )
+
+    # -- rules --------------------------------------------------------------------------------------------------
+
+    def check(self, seat: int, move: Move) -> Violation | None:
+        """Which rule ``move`` would break if ``seat`` made it now; None if legal."""
+        if move.fallback:
+            return None
+        return self._check_seller(move) if seat == SELLER else self._check_buyer(seat, move)
+
+    def _check_seller(self, move: Move) -> Violation | None:
+        verb, price, target = move.verb, move.price, move.target
+        if target is not None:
+            if target > len(self._channels):
+                return Violation("target", f"Buyer {target} of {len(self._channels)}", move.text)
+            channel = self._channels[target - 1]
+            if channel.status != "active":
+                return Violation("target", f"Buyer {target} is {channel.status}", move.text)
+            if price is not None:
+                cost = self._scenario.product.cost_cents
+                if price < cost:
+                    return Violation("below_cost", f"[{verb}] {dollars(price)} < cost {dollars(cost)}", move.text)
+                if verb == "DEAL" and price not in channel.bids:
+                    bids = ", ".join(map(dollars, channel.bids)) or "none"
+                    return Violation("deal", f"{dollars(price)} is no bid of Buyer {target} ({bids})", move.text)
+        return None
+
+    def _check_buyer(self, seat: int, move: Move) -> Violation | None:
+        verb, price = move.verb, move.price
+        s = self._scenario
+        if not self._own[seat]:
+            if verb != "BUY":
+                return Violation("opening", f"the first action must be [BUY], not [{verb}]", move.text)
+            if s.openings is not None and price != s.openings[seat - 1]:
+                return Violation("opening", f"the first offer is fixed at {dollars(s.openings[seat - 1])}", move.text)
+        if price is not None:
+            if price > s.budgets[seat - 1]:
+                return Violation("budget", f"{dollars(price)} is over the budget", move.text)
+            if verb == "DEAL":
+                asks = self._channels[seat - 1].asks
+                if not asks or price != asks[-1]:
+                    latest = dollars(asks[-1]) if asks else "none"
+                    return Violation("deal", f"{dollars(price)} is not the seller's latest offer ({latest})", move.text)
+        return None
+
+    def fallback(self, seat: int) -> Move:
+        """What the opponent guard plays for a buyer that keeps breaking the rules: its previous bid again, at the
+        opening the regulated price, and ``[QUIT]`` where it has neither."""
+        channel, s = self._channels[seat - 1], self._scenario
+        if channel.bids:
+            return Move("BUY", channel.bids[-1], None, "", "", True)
+        if s.openings is not None:
+            return Move("BUY", s.openings[seat - 1], None, "", "", True)
+        return Move("QUIT", None, None, "", "", True)
+
+    # -- transitions --------------------------------------------------------------------------------------------
+
+    def submit(self, replies: Mapping[int, Move | Violation]) -> list[Turn]:
+        """Apply the replies in seat order. The first violation ends the episode."""
+        if self.outcome is not None:
+            raise ValueError("the episode is over")
+        if len(replies) != len(self._awaiting) or any(seat not in replies for seat in self._awaiting):
+            raise ValueError(f"replies for seats {sorted(replies)}, expected {list(self._awaiting)}")
+        if self._awaiting[0] == SELLER:
+            return [self._seller_turn(replies[SELLER])]
+        turns = []
+        for seat in self._awaiting:
+            turns.append(self._buyer_turn(seat, replies[seat]))
+            if self.outcome is not None:
+                return turns
+        self._settle()
+        return turns
+
+    def _violation(self, turn: int, seat: int, found: Violation) -> Turn:
+        self.outcome = Outcome("violation", found.kind, seat=seat)
+        return Turn(turn, seat, None, None, None, found.text, found.kind, found.detail)
+
+    def _seller_turn(self, reply: Move | Violation) -> Turn:
+        turn = self._turn
+        found = reply if isinstance(reply, Violation) else self._check_seller(reply)
+        if found is not None:
+            return self._violation(turn, SELLER, found)
+        assert isinstance(reply, Move)
+        verb, price, target = reply.verb, reply.price, reply.target
+        self._own[SELLER] += (reply.text,)
+        if verb == "QUIT":
+            self.outcome = Outcome("no_deal", "seller_quit", seat=SELLER)
+            return Turn(turn, SELLER, target, verb, None, reply.text)
+        assert target is not None and price is not None
+        self._budget_left -= 1
+        self._turn += 1
+        status, sent, bids, asks = self._channels[target - 1]
+        if verb == "DEAL":
+            self._channels[target - 1] = Channel(status, sent + 1, bids, asks)
+            self.outcome = Outcome("deal", "seller_deal", price, target, SELLER)
+            return Turn(turn, SELLER, target, verb, price, reply.text)
+        self._channels[target - 1] = Channel(status, sent + 1, bids, (*asks, price))
+        self._heard += (Said(turn, SELLER, target, verb, price, reply.talk),)
+        self._seats[target] += (Said(sent + 1, SELLER, target, verb, price, reply.talk),)
+        self._awaiting = (target,)
+        return Turn(turn, SELLER, target, verb, price, reply.text)
+
+    def _buyer_turn(self, seat: int, reply: Move | Violation) -> Turn:
+        turn = self._turn
+        found = reply if isinstance(reply, Violation) else self.check(seat, reply)
+        if found is not None:
+            return self._violation(turn, seat, found)
+        assert isinstance(reply, Move)
+        verb, price = reply.verb, reply.price
+        status, sent, bids, asks = self._channels[seat - 1]
+        self._own[seat] += (reply.text,)
+        if verb == "BUY":
+            assert price is not None
+            bids = (*bids, price)
+            if sent >= self._scenario.per_buyer_cap:
+                status = "capped"
+        elif verb == "QUIT":
+            status = "quit"
+        else:
+            self.outcome = Outcome("deal", "buyer_deal", price, seat, seat)
+        self._channels[seat - 1] = Channel(status, sent, bids, asks)
+        self._heard += (Said(turn, seat, seat, verb, price, reply.talk),)
+        self._seats[seat] += (Said(sent + 1, seat, seat, verb, price, reply.talk),)
+        return Turn(turn, seat, seat, verb, price, reply.text, fallback=reply.fallback)
+
+    def _settle(self) -> None:
+        self._awaiting = (SELLER,)
+        for channel in self._channels:
+            if channel.status == "active":
+                if self._budget_left == 0:
+                    self.outcome = Outcome("no_deal", "messages_exhausted")
+                return
+        self.outcome = Outcome("no_deal", "all_inactive")

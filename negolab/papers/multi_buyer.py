@@ -1,0 +1,349 @@
+"""arXiv 2607.05863, one seller against several sealed buyers: the published numbers, and ours put next to them.
+
+The numbers lie in ``data/papers/2607.05863/*.csv``; ``SOURCE.md`` in that folder names the table and section of every
+file and lists the paper's oddities. Rates are fractions, money is integer cents. What this project measured never
+stands in those files: ``side_by_side`` joins the two and marks every row with its source.
+
+This module may be imported without pandas; only the functions that return or read frames need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from negolab.errors import NegolabError
+from negolab.paths import data_dir
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ARXIV = "2607.05863"
+
+Which = Literal["in_distribution", "ood_diverse"]
+
+PAPER = "paper"
+OURS = "ours (scripted)"
+
+EPISODES = 256
+"""Episodes behind one row: 128 held-out products, twice each (table 7; the caption of table 9)."""
+
+METRIC_LABELS: dict[str, str] = {
+    "reward": "Reward",
+    "surplus_ratio": "Seller Surplus Extraction Ratio",
+    "deal_rate": "Deal Rate",
+    "distinct_buyers": "Distinct Buyers Engaged",
+    "top_buyer_rate": "Deal on Top Buyer Rate",
+    "below_cost_rate": "Sell-Below-Cost Error Rate",
+    "violation_rate": "Violation Rate (all kinds)",
+    "sell_above_cost_accuracy": "Sell-Above-Cost Accuracy",
+}
+"""Column name -> the paper's label, in the column order of tables 1 and 9. Violations of all kinds are not published."""
+
+METRICS: tuple[str, ...] = tuple(METRIC_LABELS)
+
+TABLE_METRICS: tuple[str, ...] = METRICS[:6]
+"""The six metric columns of tables 1, 2, 9 and 10."""
+
+DEAL_ONLY: frozenset[str] = frozenset({"surplus_ratio", "top_buyer_rate"})
+"""Metrics over episodes that end in a deal; the paper does not print their n."""
+
+LOWER_IS_BETTER: frozenset[str] = frozenset({"below_cost_rate", "violation_rate"})
+
+RADAR_SELLERS: tuple[str, ...] = (
+    "Qwen3-30B-A3B-Instruct-2507-trained",
+    "Qwen3-30B-A3B-Instruct-2507-untrained",
+    "DeepSeek-V3.1-thinking",
+    "Kimi-K2.6-thinking",
+)
+"""The four series of figure 3, in its order."""
+
+_WHICH_FILE: dict[str, str] = {"in_distribution": "table9", "ood_diverse": "table10"}
+_FILES = ("table9", "table10", "table11", "table12", "table13", "closing_rank", "settings", "sellers")
+_DERIVED = ("table1", "table2", "table4", "table5", "table6", "table7", "table8", "figure3", "figure10")
+
+TABLES: tuple[str, ...] = _FILES + _DERIVED
+"""Every name that ``table`` knows. Tables 1 and 2 are tables 9 and 10 without the errors; figure 3 is part of table 1."""
+
+_TEXT_COLUMNS = frozenset(
+    {"seller", "params", "reference", "regime", "setting", "value", "buyer_type", "run", "codename"}
+)
+
+
+class Offer(NamedTuple):
+    """One price in one channel. An answer to the seller's turn-t message carries turn t + 1 (section 14)."""
+
+    turn: int
+    buyer: int
+    side: Literal["bid", "ask", "deal"]
+    cents: int
+
+
+@dataclass(frozen=True)
+class ExampleRun:
+    """One of the two example runs on ``baby-products_17`` (sections 14.1 to 14.3, table 13). Money in cents."""
+
+    name: str
+    section: str
+    codename: str
+    list_cents: int
+    cost_cents: int
+    budgets: tuple[int, ...]
+    """Hidden budget by buyer, in slot order."""
+    ranks: tuple[int, ...]
+    """Budget rank by buyer; 1 is the largest budget."""
+    openings: tuple[int, ...]
+    """The regulated first offers."""
+    offers: tuple[Offer, ...]
+    """Every price of the transcript in order, openings first and the closing one last."""
+
+    @property
+    def deal(self) -> Offer:
+        """The closing move: both runs end with a deal."""
+        return self.offers[-1]
+
+    @property
+    def reward(self) -> float:
+        """Equation (1) for a deal: the share of list price minus cost that the seller keeps, at most 1."""
+        return min(1.0, (self.deal.cents - self.cost_cents) / (self.list_cents - self.cost_cents))
+
+
+EXAMPLE_UNTRAINED = ExampleRun(
+    name="untrained",
+    section="14.2",
+    codename="baby-products_17",
+    list_cents=3499,
+    cost_cents=1875,
+    budgets=(2540, 1813, 4011),
+    ranks=(2, 3, 1),
+    openings=(1050, 905, 933),
+    offers=(
+        Offer(1, 1, "bid", 1050),
+        Offer(1, 2, "bid", 905),
+        Offer(1, 3, "bid", 933),
+        Offer(1, 1, "ask", 2200),
+        Offer(2, 1, "bid", 1800),
+        Offer(2, 1, "ask", 2000),
+        Offer(3, 1, "bid", 1900),
+        Offer(3, 1, "deal", 1900),
+    ),
+)
+
+EXAMPLE_TRAINED = ExampleRun(
+    name="trained",
+    section="14.3",
+    codename="baby-products_17",
+    list_cents=3499,
+    cost_cents=1875,
+    budgets=(1764, 3837, 2583),
+    ranks=(3, 1, 2),
+    openings=(995, 1045, 928),
+    offers=(
+        Offer(1, 1, "bid", 995),
+        Offer(1, 2, "bid", 1045),
+        Offer(1, 3, "bid", 928),
+        Offer(1, 2, "ask", 3499),
+        Offer(2, 2, "bid", 1800),
+        Offer(2, 1, "ask", 3499),
+        Offer(3, 1, "bid", 995),
+        Offer(3, 3, "ask", 3499),
+        Offer(4, 3, "bid", 1000),
+        Offer(4, 2, "ask", 3499),
+        Offer(5, 2, "bid", 3250),
+        Offer(5, 2, "deal", 3250),
+    ),
+)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """Read one of the CSV files: text columns stay text (a seller may be called "None"), the others become numbers."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise NegolabError(f"published table not found: {path}") from None
+    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in frame if name not in _TEXT_COLUMNS})
+
+
+def table(name: str) -> pd.DataFrame:
+    """A published table by name (see ``TABLES``): ``table("table9")``, ``table("table6")``, ``table("figure3")``.
+
+    Rates are fractions, money is cents, ``_se`` a standard error; an unpublished cell is NaN.
+    Raises ``NegolabError`` for a name that is not in ``TABLES``.
+    """
+    if name not in TABLES:
+        raise NegolabError(f"unknown table {name!r} of arXiv {ARXIV}; known: {', '.join(TABLES)}")
+    folder = data_dir() / "papers" / ARXIV
+    if name in _FILES:
+        return _read(folder / f"{name}.csv")
+    if name in ("table1", "table2"):
+        full = table("table9" if name == "table1" else "table10")
+        return full[["seller", "params", *TABLE_METRICS]]
+    if name == "figure3":
+        means = table("table1").set_index("seller").loc[list(RADAR_SELLERS)].reset_index()
+        return means.assign(sell_above_cost_accuracy=1 - means["below_cost_rate"])
+    if name in ("table4", "figure10"):
+        return table("sellers" if name == "table4" else "closing_rank")
+    settings = table("settings")
+    return settings[settings["table"] == int(name.removeprefix("table"))].reset_index(drop=True)
+
+
+def implied_violations(which: Which) -> pd.DataFrame:
+    """Total violation rate of each published seller, which the paper leaves out, from its other numbers.
+
+    Reward is +ratio on deals, 0 without one and -1 on a violation (equation 1), so the means obey
+    ``reward = deal_rate * surplus_ratio - violation_rate``. ``tolerance`` is what rounding in print can shift it by.
+    """
+    rows = table(_file(which))
+    implied = rows["deal_rate"] * rows["surplus_ratio"] - rows["reward"]
+    tolerance = 0.0005 * (1 + rows["deal_rate"] + rows["surplus_ratio"])
+    return rows[["seller", "below_cost_rate"]].assign(violation_rate=implied, tolerance=tolerance)
+
+
+def side_by_side(ours: pd.DataFrame, which: Which, source: str = OURS) -> pd.DataFrame:
+    """Our rows among the paper's, sorted by reward, every row marked ``"paper"`` or ``source``.
+
+    ``ours`` is either wide (``seller`` and, per metric, ``reward``, ``reward_se``, ``reward_n``) or long (``seller``,
+    ``metric``, ``mean``, ``se``, ``n``, as in ``metrics.csv``). Absent metrics become NaN. The result is wide, with
+    the metrics in the paper's column order.
+    """
+    import pandas as pd
+
+    if "seller" not in ours.columns:
+        raise NegolabError(f"a table of results needs a column 'seller'; found: {', '.join(map(str, ours.columns))}")
+    records = [_paper_record(row) for row in table(_file(which)).to_dict("records")]
+    records += [_our_record(row, source) for row in _wide_records(ours)]
+    for record in records:
+        for part, value in (("", 1 - record["below_cost_rate"]), ("_se", record["below_cost_rate_se"])):
+            if _missing(record["sell_above_cost_accuracy" + part]):
+                record["sell_above_cost_accuracy" + part] = value
+        if _missing(record["sell_above_cost_accuracy_n"]):
+            record["sell_above_cost_accuracy_n"] = record["below_cost_rate_n"]
+    columns = ["seller", "source", "params", *(m + part for m in METRICS for part in ("", "_se", "_n"))]
+    frame = pd.DataFrame(records, columns=columns)
+    return frame.sort_values("reward", ascending=False, kind="stable", na_position="last", ignore_index=True)
+
+
+def _file(which: str) -> str:
+    if which not in _WHICH_FILE:
+        raise NegolabError(f"unknown regime {which!r}; the paper has {' and '.join(_WHICH_FILE)}")
+    return _WHICH_FILE[which]
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _number(value: Any) -> float:
+    return float("nan") if _missing(value) else float(value)
+
+
+def _paper_record(row: dict[Any, Any]) -> dict[str, Any]:
+    record: dict[str, Any] = {"seller": row["seller"], "source": PAPER, "params": row["params"]}
+    for metric in METRICS:
+        published = metric in TABLE_METRICS
+        record[metric] = _number(row.get(metric))
+        record[metric + "_se"] = _number(row.get(metric + "_se"))
+        record[metric + "_n"] = float(EPISODES) if published and metric not in DEAL_ONLY else float("nan")
+    return record
+
+
+def _our_record(row: dict[Any, Any], source: str) -> dict[str, Any]:
+    record: dict[str, Any] = {"seller": str(row["seller"]), "source": source, "params": str(row.get("params", ""))}
+    for metric in METRICS:
+        for part in ("", "_se", "_n"):
+            record[metric + part] = _number(row.get(metric + part))
+    return record
+
+
+def _wide_records(ours: pd.DataFrame) -> list[dict[Any, Any]]:
+    if not {"metric", "mean"} <= set(ours.columns):
+        return ours.to_dict("records")
+    by_seller: dict[str, dict[Any, Any]] = {}
+    for row in ours.to_dict("records"):
+        record = by_seller.setdefault(str(row["seller"]), {"seller": row["seller"]})
+        record |= {row["metric"]: row["mean"], f"{row['metric']}_se": row.get("se"), f"{row['metric']}_n": row.get("n")}
+    return list(by_seller.values())
+
+
+def _digits(metric: str, value: float, signed: bool = True) -> str:
+    """Print as the paper does: signed ratios with three digits, rates in per cent with one, counts with two."""
+    if metric in ("reward", "surplus_ratio"):
+        return f"{value:+.3f}" if signed else f"{value:.3f}"
+    if metric == "distinct_buyers":
+        return f"{value:.2f}"
+    if metric == "top_buyer_rate":
+        return f"{value:.3f}"
+    return f"{100 * value:.1f}%"
+
+
+def format_cell(metric: str, mean: float, se: float = float("nan"), n: float = float("nan")) -> str:
+    """``mean ± se (n)``; what is absent is "n/a" (a mean without episodes, an error of one episode), an unknown n blank."""
+    if _missing(mean):
+        return "n/a"
+    error = "n/a" if _missing(se) else _digits(metric, se, signed=False)
+    count = "" if _missing(n) else f" ({int(n)})"
+    return f"{_digits(metric, mean)} ± {error}{count}"
+
+
+def _places(values: Sequence[float], metric: str) -> list[int]:
+    """1 for the best printed value, 2 for the next, 0 otherwise; equal in print is equal, one value alone is no best."""
+    seen = [None if _missing(v) else float(_digits(metric, v).rstrip("%")) for v in values]
+    order = sorted({v for v in seen if v is not None}, reverse=metric not in LOWER_IS_BETTER)
+    if sum(v is not None for v in seen) < 2:
+        return [0] * len(seen)
+    return [0 if v is None or order.index(v) > 1 else order.index(v) + 1 for v in seen]
+
+
+def _cells(
+    frame: pd.DataFrame, metrics: Sequence[str] | None, group: str, best: str, second: str
+) -> tuple[list[str], list[list[str]]]:
+    """Header and body of a printed table: the best of each column within a group in ``best``, the next in ``second``."""
+    chosen = [m for m in METRICS if m in frame.columns] if metrics is None else list(metrics)
+    leading = [c for c in ("seller", "source", "params") if c in frame.columns]
+    rows = frame.to_dict("records")
+    body = [[str(row[c]) for c in leading] for row in rows]
+    groups = {str(row.get(group, "")) for row in rows}
+    for metric in chosen:
+        column = [format_cell(metric, *(_number(r.get(metric + p)) for p in ("", "_se", "_n"))) for r in rows]
+        for name in groups:
+            members = [i for i, row in enumerate(rows) if str(row.get(group, "")) == name]
+            for i, place in zip(members, _places([_number(rows[i].get(metric)) for i in members], metric), strict=True):
+                column[i] = (column[i], best.format(column[i]), second.format(column[i]))[place]
+        for line, cell in zip(body, column, strict=True):
+            line.append(cell)
+    arrows = [METRIC_LABELS.get(m, m) + (" ↓" if m in LOWER_IS_BETTER else " ↑") for m in chosen]
+    return [c.capitalize() for c in leading] + arrows, body
+
+
+def to_markdown(frame: pd.DataFrame, metrics: Sequence[str] | None = None, group: str = "source") -> str:
+    """A ``side_by_side`` frame as Markdown: ``mean ± se (n)``, the best per column bold, the second underlined.
+
+    Best is judged within each value of ``group``, so that the paper's models and scripted players do not compete.
+    """
+    head, body = _cells(frame, metrics, group, "**{}**", "<u>{}</u>")
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def to_latex(frame: pd.DataFrame, metrics: Sequence[str] | None = None, group: str = "source") -> str:
+    """The same table as a LaTeX ``tabular`` (needs ``booktabs``)."""
+    head, body = _cells(frame, metrics, group, "\x01{}\x03", "\x02{}\x03")
+    columns = "l" * (len(head) - sum(h[-1] in "↑↓" for h in head)) + "r" * sum(h[-1] in "↑↓" for h in head)
+    lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", _latex_row(head), "\\midrule"]
+    lines += [_latex_row(line) for line in body]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+_LATEX = str.maketrans(
+    {c: "\\" + c for c in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "\x01": r"\textbf{", "\x02": r"\underline{", "\x03": "}"}
+)
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"

@@ -1,0 +1,206 @@
+"""The line format of 2607.05863, section 11: ``Thought:`` / ``Target:`` / ``Talk:`` / ``Action:`` (buyers: no Target).
+
+The grammar, in full:
+
+* Each label once, exact case, ASCII colon, at the start of a line, in this order. Nothing before the first label;
+  nothing but white space after the Action line. ``\\r\\n`` is a newline. Thought and Talk are free text and may span
+  lines or be empty; Target and Action are one line, their value on the label's own line.
+* Target: ``Buyer k`` (ASCII digits, no leading zero) or ``[QUIT]``; the latter only with ``Action: [QUIT]``.
+* Action, the whole line: ``[SELL] $M (1x CODE)``, ``[DEAL] $M (1x CODE)`` or ``[QUIT]``; buyers ``[BUY]`` for
+  ``[SELL]`` and also ``(1 CODE)``. The space after the tag may be missing.
+* M: ASCII digits, correctly grouped thousands commas or none, at most two decimals, above zero and at most
+  ``money.MAX_CENTS``.
+* A reply cut at the token limit is ``truncated`` whatever it says. With thinking on, one leading complete think block
+  is cut first; any other think tag is a format violation.
+* A Talk that opens a sentence with ``Deal at $X`` while the Action is a ``[SELL]`` at another price is contradictory,
+  a format violation: the Action is the meaning of the Talk. Nothing else is ever read out of the free text.
+
+What a move means in the episode at hand (is that buyer active, was that bid made, is it below cost) is the
+environment's to judge, not the parser's.
+"""
+
+import re
+
+from negolab.environment.base import Move, Violation
+from negolab.money import MAX_CENTS, dollars
+
+_SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
+_BUYER_LABELS = ("Thought:", "Talk:", "Action:")
+_ACTION = re.compile(r"\[(SELL|BUY|DEAL|QUIT)\](?: ?\$([0-9][0-9,]*)(?:\.([0-9]{1,2}))? \((1x?) ([^()\s]+)\))?")
+_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_TARGET = re.compile(r"Buyer ([1-9][0-9]{0,5})")
+_DEAL_TALK = re.compile(r"(?:^|[.!?]\s)\s?Deal (?:at|for) \$?([0-9][0-9,]*)(?:\.([0-9]{1,2}))?(?![0-9])")
+_MAX_DIGITS = len(str(MAX_CENTS))
+
+
+def parse_seller(
+    text: str | None, codename: str, *, finish_reason: str = "stop", thinking: bool = False
+) -> Move | Violation:
+    """Read a seller's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``, ``target``."""
+    if finish_reason == "length":
+        return Violation("truncated", "the reply was cut at the token limit", text or "")
+    parts = _split(text, _SELLER_LABELS, thinking)
+    if isinstance(parts, Violation):
+        return parts
+    body, (_, target_part, talk, action_part) = parts
+    target_text = _one_line(target_part)
+    if target_text is None:
+        return Violation("format", "Target is one line, its value on the label's line", body)
+    if target_text == "[QUIT]":
+        target = None
+    else:
+        found = _TARGET.fullmatch(target_text)
+        if found is None:
+            return Violation("target", f"Target must be 'Buyer k' or '[QUIT]', not {_quote(target_text)}", body)
+        target = int(found[1])
+    action = _action(action_part, codename, "SELL", body)
+    if isinstance(action, Violation):
+        return action
+    verb, price = action
+    if target is None and verb != "QUIT":
+        return Violation("target", f"Target [QUIT] goes only with Action [QUIT], not [{verb}]", body)
+    talk = talk.strip()
+    if verb == "SELL" and "Deal " in talk:
+        claimed = _claimed_deal(talk)
+        if claimed is not None and claimed != price:
+            return Violation(
+                "format", f"Talk announces a deal at {dollars(claimed)}, Action is [SELL] {dollars(price or 0)}", body
+            )
+    return Move(verb, price, target, talk, body)
+
+
+def parse_buyer(
+    text: str | None, codename: str, *, finish_reason: str = "stop", thinking: bool = False
+) -> Move | Violation:
+    """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``."""
+    if finish_reason == "length":
+        return Violation("truncated", "the reply was cut at the token limit", text or "")
+    parts = _split(text, _BUYER_LABELS, thinking)
+    if isinstance(parts, Violation):
+        return parts
+    body, (_, talk, action_part) = parts
+    action = _action(action_part, codename, "BUY", body)
+    if isinstance(action, Violation):
+        return action
+    return Move(action[0], action[1], None, talk.strip(), body)
+
+
+def render_seller(verb: str, price: int | None, target: int | None, talk: str, thought: str, codename: str) -> str:
+    """Write a seller's reply that ``parse_seller`` reads back to the same move (free text is taken as it is)."""
+    item = "" if price is None else f" {dollars(price)} (1x {codename})"
+    seat = "[QUIT]" if target is None else f"Buyer {target}"
+    return f"Thought: {thought}\nTarget: {seat}\nTalk: {talk}\nAction: [{verb}]{item}"
+
+
+def render_buyer(verb: str, price: int | None, talk: str, thought: str, codename: str) -> str:
+    """Write a buyer's reply that ``parse_buyer`` reads back to the same move."""
+    item = "" if price is None else f" {dollars(price)} (1x {codename})"
+    return f"Thought: {thought}\nTalk: {talk}\nAction: [{verb}]{item}"
+
+
+def _split(text: str | None, labels: tuple[str, ...], thinking: bool) -> tuple[str, list[str]] | Violation:
+    """The reply without its think block, and the text behind each label."""
+    if not isinstance(text, str) or not text:
+        return Violation("format", "the reply is empty", "")
+    if "\r\n" in text:
+        text = text.replace("\r\n", "\n")
+    if thinking and text.lstrip().startswith("<think>"):
+        end = text.find("</think>")
+        if end < 0:
+            return Violation("format", "the think block is never closed", text)
+        text = text[end + len("</think>") :].lstrip()
+    if "<think>" in text or "</think>" in text:
+        where = "after the leading think block" if thinking else "although thinking is off"
+        return Violation("format", f"think tags {where}", text)
+    starts = [0]
+    if not text.startswith(labels[0]):
+        return Violation("format", _explain(text, labels), text)
+    at = 0
+    for label in labels[1:]:
+        at = text.find("\n" + label, at)
+        if at < 0:
+            return Violation("format", _explain(text, labels), text)
+        starts.append(at + 1)
+    # Each label once. Sellers' and buyers' replies count all four, so that a Target line in a buyer's Talk is no Target.
+    extra = text.count("\nThought:") + text.count("\nTarget:") + text.count("\nTalk:") + text.count("\nAction:")
+    if extra != len(labels) - 1:
+        return Violation("format", _explain(text, labels), text)
+    ends = [*[start - 1 for start in starts[1:]], len(text)]
+    return text, [text[s + len(label) : e] for s, label, e in zip(starts, labels, ends, strict=True)]
+
+
+def _explain(text: str, labels: tuple[str, ...]) -> str:
+    """Which label is missing, doubled or misplaced; only called for a reply already known to be wrong."""
+    lines = "\n" + text
+    for label in labels:
+        count = lines.count("\n" + label)
+        if count == 0:
+            return f"no line starts with '{label}'"
+        if count > 1:
+            return f"{count} lines start with '{label}'"
+    if "Target:" not in labels and "\nTarget:" in lines:
+        return "a buyer's reply has no 'Target:'"
+    if not text.startswith(labels[0]):
+        return f"text before '{labels[0]}'"
+    return f"labels must come in the order {' '.join(labels)}"
+
+
+def _one_line(part: str) -> str | None:
+    """The value of a one-line part; None if it runs on or starts on a later line."""
+    value, _, rest = part.partition("\n")
+    value = value.strip()
+    return None if (rest.strip() if value else part.strip()) else value
+
+
+def _action(part: str, codename: str, offer: str, body: str) -> tuple[str, int | None] | Violation:
+    """Verb and price of an Action line; ``offer`` is the role's own offering verb."""
+    value, _, rest = part.partition("\n")
+    value = value.strip()
+    if rest and rest.strip():
+        detail = "text after the Action line" if value else "Action's value must stand on the label's line"
+        return Violation("format", detail, body)
+    found = _ACTION.fullmatch(value)
+    if found is None:
+        return Violation("format", f"Action must be one tag with '$M (1x {codename})', not {_quote(value)}", body)
+    verb, whole, cents, quantity, code = found.groups()
+    if verb != offer and verb != "DEAL" and verb != "QUIT":
+        return Violation("format", f"[{verb}] is the other side's action", body)
+    if verb == "QUIT":
+        if whole is not None:
+            return Violation("format", "[QUIT] takes no price", body)
+        return "QUIT", None
+    if whole is None:
+        return Violation("format", f"[{verb}] needs '$M (1x {codename})'", body)
+    if code != codename:
+        return Violation("format", f"the item is {codename}, not {_quote(code)}", body)
+    if quantity != "1x" and offer == "SELL":
+        return Violation("format", "the quantity is written '1x'", body)
+    price = _cents(whole, cents)
+    if price is None:
+        return Violation("format", f"not a price: {_quote('$' + whole)}", body)
+    return verb, price
+
+
+def _cents(whole: str, cents: str | None) -> int | None:
+    """Cents of a matched amount; None for misplaced commas, zero, or more than ``MAX_CENTS``."""
+    if "," in whole:
+        if len(whole) > 2 * _MAX_DIGITS or not _GROUPED.fullmatch(whole):
+            return None
+        whole = whole.replace(",", "")
+    whole = whole.lstrip("0")
+    if len(whole) > _MAX_DIGITS:  # before int(): converting a long digit string is quadratic
+        return None
+    total = int(whole or "0") * 100
+    if cents:
+        total += int(cents) if len(cents) == 2 else int(cents) * 10
+    return total if 0 < total <= MAX_CENTS else None
+
+
+def _claimed_deal(talk: str) -> int | None:
+    found = _DEAL_TALK.search(talk)
+    return None if found is None else _cents(found[1], found[2])
+
+
+def _quote(text: str) -> str:
+    """A short, printable quotation for a message."""
+    return ascii(text if len(text) <= 40 else text[:37] + "...")

@@ -1,0 +1,28 @@
+"""Text from another seat or from a listing, made harmless before it enters a prompt.
+
+It must not be able to write a chat template's control tokens, open or close a thinking block, or, in one line of a
+chat, forge a label or a standing-offers board.
+"""
+
+import re
+
+# Control tokens of the common chat templates. A space after the first character keeps the text readable and breaks the
+# token: tokenizers match these strings whole.
+_CONTROL = re.compile(
+    r"<(?=[|｜])"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
+    r"|(?<=[|｜])>"
+    r"|<(?=/?(?:s|think|start_of_turn|end_of_turn|bos|eos|pad|unk|tool_call|tool_response)>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\])"
+    r"|<(?=</?SYS>>)"
+)
+_BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def neutralise(text: str) -> str:
+    """Break every control token in ``text``; anything else is left as it is."""
+    return _CONTROL.sub(lambda found: found[0] + " " if found[0] != ">" else " >", text)
+
+
+def one_line(text: str) -> str:
+    """``neutralise``, and join the lines: what another seat said is one line of the prompt."""
+    return neutralise(_BREAKS.sub(" ", text))
