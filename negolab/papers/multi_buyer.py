@@ -40,7 +40,7 @@ METRIC_LABELS: dict[str, str] = {
     "violation_rate": "Violation Rate (all kinds)",
     "sell_above_cost_accuracy": "Sell-Above-Cost Accuracy",
 }
-"""Column name -> the paper's label, in the column order of tables 1 and 9. Violations of all kinds are not published."""
+"""Column name -> the paper's label, in the order of tables 1 and 9. Violations of all kinds are not published."""
 
 METRICS: tuple[str, ...] = tuple(METRIC_LABELS)
 
@@ -65,7 +65,7 @@ _FILES = ("table9", "table10", "table11", "table12", "table13", "closing_rank", 
 _DERIVED = ("table1", "table2", "table4", "table5", "table6", "table7", "table8", "figure3", "figure10")
 
 TABLES: tuple[str, ...] = _FILES + _DERIVED
-"""Every name that ``table`` knows. Tables 1 and 2 are tables 9 and 10 without the errors; figure 3 is part of table 1."""
+"""Every name that ``table`` knows. Tables 1 and 2 are the means of tables 9 and 10; figure 3 is part of table 1."""
 
 _TEXT_COLUMNS = frozenset(
     {"seller", "params", "reference", "regime", "setting", "value", "buyer_type", "run", "codename"}
@@ -165,7 +165,8 @@ def _read(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise NegolabError(f"published table not found: {path}") from None
-    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in frame if name not in _TEXT_COLUMNS})
+    numbers = [str(name) for name in frame.columns if name not in _TEXT_COLUMNS]
+    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in numbers})
 
 
 def table(name: str) -> pd.DataFrame:
@@ -234,7 +235,7 @@ def _file(which: str) -> str:
 
 
 def _missing(value: Any) -> bool:
-    return value is None or value != value
+    return value is None or repr(value) == "<NA>" or value != value
 
 
 def _number(value: Any) -> float:
@@ -252,7 +253,12 @@ def _paper_record(row: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _our_record(row: dict[Any, Any], source: str) -> dict[str, Any]:
-    record: dict[str, Any] = {"seller": str(row["seller"]), "source": source, "params": str(row.get("params", ""))}
+    params = row.get("params")
+    record: dict[str, Any] = {
+        "seller": str(row["seller"]),
+        "source": source,
+        "params": "" if _missing(params) else str(params),
+    }
     for metric in METRICS:
         for part in ("", "_se", "_n"):
             record[metric + part] = _number(row.get(metric + part))
@@ -272,7 +278,7 @@ def _wide_records(ours: pd.DataFrame) -> list[dict[Any, Any]]:
 def _digits(metric: str, value: float, signed: bool = True) -> str:
     """Print as the paper does: signed ratios with three digits, rates in per cent with one, counts with two."""
     if metric in ("reward", "surplus_ratio"):
-        return f"{value:+.3f}" if signed else f"{value:.3f}"
+        return f"{value:+z.3f}" if signed else f"{value:.3f}"
     if metric == "distinct_buyers":
         return f"{value:.2f}"
     if metric == "top_buyer_rate":
@@ -281,7 +287,7 @@ def _digits(metric: str, value: float, signed: bool = True) -> str:
 
 
 def format_cell(metric: str, mean: float, se: float = float("nan"), n: float = float("nan")) -> str:
-    """``mean ± se (n)``; what is absent is "n/a" (a mean without episodes, an error of one episode), an unknown n blank."""
+    """``mean ± se (n)``: "n/a" for a mean without episodes or the error of a single one; an unknown n is left out."""
     if _missing(mean):
         return "n/a"
     error = "n/a" if _missing(se) else _digits(metric, se, signed=False)
@@ -290,7 +296,7 @@ def format_cell(metric: str, mean: float, se: float = float("nan"), n: float = f
 
 
 def _places(values: Sequence[float], metric: str) -> list[int]:
-    """1 for the best printed value, 2 for the next, 0 otherwise; equal in print is equal, one value alone is no best."""
+    """1 for the best printed value, 2 for the next, else 0; equal in print is equal, and one value alone is no best."""
     seen = [None if _missing(v) else float(_digits(metric, v).rstrip("%")) for v in values]
     order = sorted({v for v in seen if v is not None}, reverse=metric not in LOWER_IS_BETTER)
     if sum(v is not None for v in seen) < 2:
@@ -301,7 +307,7 @@ def _places(values: Sequence[float], metric: str) -> list[int]:
 def _cells(
     frame: pd.DataFrame, metrics: Sequence[str] | None, group: str, best: str, second: str
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and body of a printed table: the best of each column within a group in ``best``, the next in ``second``."""
+    """Header and body of a printed table; ``best`` and ``second`` are templates for the two best cells of a group."""
     chosen = [m for m in METRICS if m in frame.columns] if metrics is None else list(metrics)
     leading = [c for c in ("seller", "source", "params") if c in frame.columns]
     rows = frame.to_dict("records")
