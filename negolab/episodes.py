@@ -13,13 +13,19 @@ from typing import Any
 import orjson
 
 from negolab.catalog import Product
-from negolab.environment.base import SELLER, Move, Outcome, Violation
+from negolab.environment.base import SELLER, Move, Outcome, Turn, Violation
 from negolab.environment.market import Market
 from negolab.parser.lines import parse_buyer, parse_seller
 from negolab.reward import seller_reward
 from negolab.scenario import Scenario
 
 _CRC_TAIL = len(b',"crc":"00000000"}')
+
+
+TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "price", "text", "extra")
+"""A stored turn is an array of these; ``extra`` is left out when there is nothing in it. Seat 0 is the seller, ``buyer``
+the channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
+finish, tokens ([prompt, completion]) and prompt_sha256."""
 
 
 @dataclass(slots=True)
@@ -29,41 +35,53 @@ class Episode:
     scenario: Scenario
     players: tuple[str, ...]
     """Policy names by seat: the seller's, then each buyer's."""
-    turns: list[dict[str, Any]]
-    """In order: turn, seat, buyer (the channel), verb, price (cents), text; where they apply also violation, detail,
-    fallback, refused (the guard's), finish, tokens, prompt_sha256."""
+    turns: list[Turn]
+    notes: dict[int, dict[str, Any]]
+    """By position in ``turns``: refused, finish, tokens, prompt_sha256, where there are any."""
     outcome: Outcome
     reward: float
 
     def to_line(self) -> bytes:
         """The stored line, without a newline."""
-        outcome = self.outcome
+        turns: list[Any] = [turn[:6] for turn in self.turns]
+        for position in self._special():
+            turn, extra = self.turns[position], dict(self.notes.get(position, ()))
+            if turn.violation is not None:
+                extra["violation"], extra["detail"] = turn.violation, turn.detail
+            if turn.fallback:
+                extra["fallback"] = True
+            turns[position] = (*turn[:6], extra)
         body = orjson.dumps(
             {
                 "index": self.scenario.index,
                 "scenario": self.scenario.to_json(),
                 "players": self.players,
-                "turns": self.turns,
-                "outcome": {
-                    "kind": outcome.kind,
-                    "reason": outcome.reason,
-                    "price": outcome.price,
-                    "buyer": outcome.buyer,
-                    "seat": outcome.seat,
-                },
+                "turns": turns,
+                "outcome": self.outcome._asdict(),
                 "reward": self.reward,
             }
         )
         return b'%s,"crc":"%08x"}' % (body[:-1], zlib.crc32(body))
 
+    def _special(self) -> set[int]:
+        return set(self.notes) | {i for i, t in enumerate(self.turns) if t.violation is not None or t.fallback}
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any], products: Mapping[str, Product]) -> "Episode":
         """Read a parsed line. Raises ``KeyError``/``TypeError``/``ValueError`` for a record that is not an episode."""
         product = products[data["scenario"]["codename"]]
+        turns, notes = [], {}
+        for position, row in enumerate(data["turns"]):
+            extra = dict(row[6]) if len(row) > 6 else {}
+            known = (extra.pop("violation", None), extra.pop("detail", ""), extra.pop("fallback", False))
+            turns.append(Turn(*row[:6], *known))
+            if extra:
+                notes[position] = extra
         return cls(
             scenario=Scenario.from_json(data["index"], data["scenario"], product),
             players=tuple(data["players"]),
-            turns=data["turns"],
+            turns=turns,
+            notes=notes,
             outcome=Outcome(**data["outcome"]),
             reward=float(data["reward"]),
         )
@@ -71,7 +89,7 @@ class Episode:
 
 def parse_line(line: bytes) -> dict[str, Any]:
     """Check a stored line's CRC and parse it. Raises ``ValueError`` saying what is wrong."""
-    if len(line) <= _CRC_TAIL or line[-_CRC_TAIL : -10] != b',"crc":"' or line[-2:] != b'"}':
+    if len(line) <= _CRC_TAIL or line[-_CRC_TAIL:-10] != b',"crc":"' or line[-2:] != b'"}':
         raise ValueError("the line is cut short or is not an episode")
     if b"%08x" % zlib.crc32(line[:-_CRC_TAIL] + b"}") != line[-10:-2]:
         raise ValueError("the line's checksum does not match: it was changed after it was written")
@@ -84,26 +102,22 @@ def parse_line(line: bytes) -> dict[str, Any]:
 def replay(episode: Episode) -> list[str]:
     """Play the stored replies again. Empty when turns, outcome and reward come out as stored, else what differs."""
     env = Market(episode.scenario)
-    codename = episode.scenario.product.listing.codename
     at, turns = 0, episode.turns
     while env.outcome is None:
         answers: dict[int, Move | Violation] = {}
         for request in env.requests():
-            if at + len(answers) >= len(turns):
-                return [f"the record stops after turn {len(turns)} although the episode goes on"]
-            record = turns[at + len(answers)]
-            if record["seat"] != request.seat:
-                return [f"turn {at + len(answers)}: seat {record['seat']} spoke, seat {request.seat} was asked"]
-            read = _reread(env, record, codename)
+            position = at + len(answers)
+            if position >= len(turns):
+                return [f"the record stops after {len(turns)} turns although the episode goes on"]
+            if turns[position].seat != request.seat:
+                return [f"turn {position}: seat {turns[position].seat} spoke, seat {request.seat} was asked"]
+            read = _reread(env, episode, position)
             if isinstance(read, str):
-                return [f"turn {at + len(answers)}: {read}"]
+                return [f"turn {position}: {read}"]
             answers[request.seat] = read
         for turn in env.submit(answers):
-            stored = turns[at]
-            now = (turn.turn, turn.buyer, turn.verb, turn.price, turn.violation)
-            was = (stored["turn"], stored["buyer"], stored["verb"], stored["price"], stored.get("violation"))
-            if now != was:
-                return [f"turn {at}: replays as {now}, stored as {was}"]
+            if turn != turns[at]:
+                return [f"turn {at}: replays as {tuple(turn)}, stored as {tuple(turns[at])}"]
             at += 1
     found = []
     if at != len(turns):
@@ -117,16 +131,17 @@ def replay(episode: Episode) -> list[str]:
     return found
 
 
-def _reread(env: Market, record: Mapping[str, Any], codename: str) -> Move | Violation | str:
+def _reread(env: Market, episode: Episode, position: int) -> Move | Violation | str:
     """Parse one stored turn again, the guard's refusals included; a string says why it cannot have happened so."""
-    seat = record["seat"]
-    if seat == SELLER:
-        return parse_seller(record["text"], codename, finish_reason=record.get("finish", "stop"))
-    for refused in record.get("refused", ()):
-        again = parse_buyer(refused["text"], codename, finish_reason=refused.get("finish", "stop"))
-        found = again if isinstance(again, Violation) else env.check(seat, again)
+    turn, note = episode.turns[position], episode.notes.get(position, {})
+    codename, finish = episode.scenario.product.listing.codename, note.get("finish", "stop")
+    if turn.seat == SELLER:
+        return parse_seller(turn.text, codename, finish)
+    for refused in note.get("refused", ()):
+        again = parse_buyer(refused["text"], codename, refused.get("finish", "stop"))
+        found = again if isinstance(again, Violation) else env.check(turn.seat, again)
         if found is None or found.kind != refused["kind"]:
             return f"a reply refused as {refused['kind']} is now {found.kind if found else 'legal'}"
-    if record.get("fallback"):
-        return env.fallback(seat)._replace(text=record["text"])
-    return parse_buyer(record["text"], codename, finish_reason=record.get("finish", "stop"))
+    if turn.fallback:
+        return env.fallback(turn.seat)._replace(text=turn.text)
+    return parse_buyer(turn.text, codename, finish)

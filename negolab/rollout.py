@@ -10,7 +10,7 @@ Which episodes share a tick has no influence on any of them as long as the polic
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from negolab.environment.base import SELLER, Move, Request, Violation
+from negolab.environment.base import SELLER, Move, Request, Turn, Violation
 from negolab.environment.market import Market
 from negolab.episodes import Episode
 from negolab.parser.lines import parse_buyer, parse_seller, render_buyer
@@ -19,6 +19,8 @@ from negolab.reward import seller_reward
 from negolab.scenario import Scenario
 from negolab.seeds import mix
 
+_FREE = Reply("")[1:]  # a reply with nothing to record beside its text
+
 REASKS = 5
 WINDOW = 256
 
@@ -26,41 +28,39 @@ WINDOW = 256
 class _Game:
     """One open episode and what has been recorded of it."""
 
-    __slots__ = ("answers", "codename", "env", "extras", "players", "scenario", "turns")
+    __slots__ = ("answers", "codename", "env", "notes", "pending", "players", "scenario", "turns")
 
     def __init__(self, scenario: Scenario, players: tuple[Policy, ...]) -> None:
         self.scenario = scenario
         self.env = Market(scenario)
         self.codename = scenario.product.listing.codename
         self.players = players
-        self.turns: list[dict[str, Any]] = []
+        self.turns: list[Turn] = []
+        self.notes: dict[int, dict[str, Any]] = {}
         self.answers: dict[int, Move | Violation] = {}
-        self.extras: dict[int, dict[str, Any]] = {}
+        self.pending: dict[int, dict[str, Any]] = {}
 
     def judge(self, request: Request, reply: Reply) -> Move | Violation:
         """Parse a reply; a buyer's is also held against the rules, so that the guard can refuse it."""
-        text = clean_text(reply.text)
+        text = reply.text
+        if text.__class__ is not str or not text.isascii():  # type: ignore[union-attr]
+            text = clean_text(text)
         if request.seat == SELLER:
-            return parse_seller(text, self.codename, finish_reason=reply.finish_reason)
-        read = parse_buyer(text, self.codename, finish_reason=reply.finish_reason)
-        if isinstance(read, Move):
-            found = self.env.check(request.seat, read)
-            if found is not None:
-                return found
+            return parse_seller(text, self.codename, reply.finish_reason)
+        read = parse_buyer(text, self.codename, reply.finish_reason)
+        if read.__class__ is Move:
+            return self.env.check(request.seat, read) or read  # type: ignore[arg-type]
         return read
 
-    def accept(self, seat: int, read: Move | Violation, reply: Reply) -> None:
-        """Keep the final answer of a seat for this tick, with what the record needs beyond the turn itself."""
-        self.answers[seat] = read
-        extra = self.extras.get(seat)
+    def note(self, seat: int, reply: Reply) -> None:
+        """Keep what the record needs of an accepted reply beyond the turn itself."""
+        extra = self.pending.setdefault(seat, {})
         if reply.finish_reason != "stop":
-            extra = {**(extra or {}), "finish": reply.finish_reason}
+            extra["finish"] = reply.finish_reason
         if reply.completion_tokens is not None:
-            extra = {**(extra or {}), "tokens": [reply.prompt_tokens, reply.completion_tokens]}
+            extra["tokens"] = [reply.prompt_tokens, reply.completion_tokens]
         if reply.prompt_sha256 is not None:
-            extra = {**(extra or {}), "prompt_sha256": reply.prompt_sha256}
-        if extra is not None:
-            self.extras[seat] = extra
+            extra["prompt_sha256"] = reply.prompt_sha256
 
     def refuse(self, seat: int, read: Violation, reply: Reply) -> None:
         """Record a reply that the guard turned down."""
@@ -69,36 +69,26 @@ class _Game:
             refused["finish"] = reply.finish_reason
         if reply.completion_tokens is not None:
             refused["tokens"] = [reply.prompt_tokens, reply.completion_tokens]
-        self.extras.setdefault(seat, {}).setdefault("refused", []).append(refused)
+        self.pending.setdefault(seat, {}).setdefault("refused", []).append(refused)
 
     def advance(self) -> None:
         """Hand the collected answers to the environment and record the turns."""
-        for turn in self.env.submit(self.answers):
-            record = {
-                "turn": turn.turn,
-                "seat": turn.seat,
-                "buyer": turn.buyer,
-                "verb": turn.verb,
-                "price": turn.price,
-                "text": turn.text,
-            }
-            if turn.violation is not None:
-                record["violation"], record["detail"] = turn.violation, turn.detail
-            if turn.fallback:
-                record["fallback"] = True
-            if self.extras:
-                record.update(self.extras.get(turn.seat, ()))
-            self.turns.append(record)
+        turns = self.env.submit(self.answers)
+        if self.pending:
+            for position, turn in enumerate(turns, len(self.turns)):
+                if turn.seat in self.pending:
+                    self.notes[position] = self.pending[turn.seat]
+            self.pending = {}
+        self.turns += turns
         self.answers = {}
-        if self.extras:
-            self.extras = {}
 
     def episode(self) -> Episode:
         """The finished episode. Only valid once the environment has an outcome."""
         outcome, product = self.env.outcome, self.scenario.product
         assert outcome is not None
         reward = seller_reward(outcome, list_cents=product.listing.list_cents, cost_cents=product.cost_cents)
-        return Episode(self.scenario, tuple([p.name for p in self.players]), self.turns, outcome, reward)
+        names = tuple([player.name for player in self.players])
+        return Episode(self.scenario, names, self.turns, self.notes, outcome, reward)
 
 
 def clean_text(text: str | None) -> str:
@@ -174,17 +164,21 @@ def _ask(policy: Policy, batch: list[tuple[_Game, Request]], reasks: int) -> Non
         again = []
         for (game, request), reply in zip(batch, replies, strict=True):
             read = game.judge(request, reply)
-            if isinstance(read, Move) or request.seat == SELLER:
-                game.accept(request.seat, read, reply)
+            seat = request.seat
+            if read.__class__ is Move or seat == SELLER:
+                game.answers[seat] = read
+                if reply[1:] != _FREE:
+                    game.note(seat, reply)
                 continue
-            game.refuse(request.seat, read, reply)
+            assert isinstance(read, Violation)
+            game.refuse(seat, read, reply)
             if attempt < reasks:
                 seed = mix(request.seed + attempt + 1)
                 again.append((game, request._replace(seed=seed, attempt=attempt + 1, complaint=read.detail)))
                 continue
-            move = game.env.fallback(request.seat)
+            move = game.env.fallback(seat)
             text = render_buyer(move.verb, move.price, "", "", game.codename)
-            game.accept(request.seat, move._replace(text=text), Reply(text))
+            game.answers[seat] = move._replace(text=text)
         if not again:
             return
         batch = again

@@ -12,15 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from negolab.catalog import Product
 from negolab.errors import NegolabError
 from negolab.money import round_cents
-from negolab.seeds import text_key
+from negolab.seeds import generator
 
 MAX_SEED = 2**63 - 1
-_PURPOSE_MARKET = 1
 
 Interval = tuple[float, float]
 
@@ -190,12 +187,12 @@ class Scenario(NamedTuple):
 
 def draw(regime: Regime, product: Product, *, seed: int, rep: int, index: int = 0) -> Scenario:
     """Draw the ``rep``-th market of ``product`` under ``seed``; ``index`` only names its place in the run."""
-    rng = np.random.default_rng([seed, _PURPOSE_MARKET, text_key(product.listing.codename), rep])
+    rng = generator(seed, "market", product.listing.codename, rep)
     n, list_cents = regime.n_buyers, product.listing.list_cents
-    order = rng.permutation(n).tolist()
     # All numbers are drawn in every regime, so switching one knob leaves the other draws alone.
-    u = rng.random(3 * n).tolist()
-    key = int(rng.integers(0, MAX_SEED))
+    u = rng.random(4 * n).tolist()
+    key = int(rng.bit_generator.random_raw()) >> 1
+    order = sorted(range(n), key=u[3 * n :].__getitem__)  # a uniform permutation
     tiers, types = regime.budget_tiers, regime.buyer_types
     budgets = []
     for slot in range(n):

@@ -12,6 +12,7 @@ from negolab.environment.base import (
     SellerView,
     Turn,
     Violation,
+    turn_labels,
 )
 from negolab.environment.market import Market
 
@@ -28,4 +29,5 @@ __all__ = [
     "SellerView",
     "Turn",
     "Violation",
+    "turn_labels",
 ]

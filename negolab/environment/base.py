@@ -4,7 +4,7 @@ Plain named tuples: they are made several times per turn, and they cannot be cha
 A seat is an integer: 0 is the seller, 1..N are the buyers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from negolab.catalog import Listing, Product
@@ -37,9 +37,12 @@ class Violation(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The public part of one turn: what the other end of a channel may know. Never a Thought."""
+    """The public part of one turn: what the other end of a channel may know. Never a Thought.
 
-    turn: int
+    It carries no turn number: the seller's running count would tell a buyer how much the seller talks to others. Who
+    sees the whole market can count (``turn_labels``).
+    """
+
     seat: int
     buyer: int
     """The channel: which buyer spoke or was spoken to."""
@@ -78,8 +81,7 @@ class SellerView(NamedTuple):
 
 
 class BuyerView(NamedTuple):
-    """All that one buyer may see: its own channel and its own budget. Turns are counted within the channel, since the
-    seller's global count would tell how much it talks to others."""
+    """All that one buyer may see: its own channel and its own budget."""
 
     listing: Listing
     budget: int
@@ -133,6 +135,16 @@ class Outcome(NamedTuple):
     """Who bought, or, for a violation, None."""
     seat: int | None = None
     """Who closed or violated."""
+
+
+def turn_labels(heard: Sequence[Said]) -> list[int]:
+    """Turn numbers of a whole market's turns in order, as section 14 labels them: openings are turn 1, the seller's
+    t-th message is turn t, and the answer to it is turn t + 1."""
+    labels, turn = [], 1
+    for said in heard:
+        labels.append(turn)
+        turn += said.seat == SELLER
+    return labels
 
 
 class Environment(Protocol):

@@ -30,6 +30,10 @@ from negolab.scenario import Scenario
 from negolab.seeds import mix
 
 _NEW_CHANNEL = Channel("active", 0, (), ())
+_SEAT_STRIDE = 0xD1342543DE82EF95  # any large odd number: seats' streams must not overlap
+_SELLER_ONLY: dict[int, None] = {SELLER: None}
+# A named tuple's own constructor is a Python function; several are made per turn, so they are made the short way.
+_new = tuple.__new__
 
 
 class Market:
@@ -43,7 +47,6 @@ class Market:
         "_own",
         "_scenario",
         "_seats",
-        "_seeds",
         "_turn",
         "outcome",
     )
@@ -57,8 +60,7 @@ class Market:
         self._heard: tuple[Said, ...] = ()
         self._seats: list[tuple[Said, ...]] = [()] * (n + 1)
         self._own: list[tuple[str, ...]] = [()] * (n + 1)
-        self._seeds: list[int] = [mix(scenario.key + seat) for seat in range(n + 1)]
-        self._awaiting: tuple[int, ...] = tuple(range(1, n + 1))
+        self._awaiting: dict[int, None] = dict.fromkeys(range(1, n + 1))
         self.outcome: Outcome | None = None
 
     # -- what a seat may see ------------------------------------------------------------------------------------
@@ -67,33 +69,36 @@ class Market:
         """The N buyers at the opening, then the seller and the buyer it targeted, in turn."""
         if self.outcome is not None:
             return []
-        index = self._scenario.index
+        scenario = self._scenario
         made = []
         for seat in self._awaiting:
-            seat_seed = self._seeds[seat]
+            seat_seed = scenario.key + seat * _SEAT_STRIDE
             view = self._seller_view() if seat == SELLER else self._buyer_view(seat)
-            made.append(Request(index, seat, view, mix(seat_seed + len(self._own[seat]) + 1), seat_seed))
+            seed = mix(seat_seed + len(self._own[seat]))
+            made.append(_new(Request, (scenario.index, seat, view, seed, seat_seed, 0, "")))
         return made
 
     def _seller_view(self) -> SellerView:
         s = self._scenario
-        return SellerView(
-            s.product,
-            s.per_buyer_cap,
-            s.message_budget,
-            self._turn,
-            self._budget_left,
-            tuple(self._channels),
-            self._heard,
-            self._own[SELLER],
+        return _new(
+            SellerView,
+            (
+                s.product,
+                s.per_buyer_cap,
+                s.message_budget,
+                self._turn,
+                self._budget_left,
+                tuple(self._channels),
+                self._heard,
+                self._own[SELLER],
+            ),
         )
 
     def _buyer_view(self, seat: int) -> BuyerView:
         s = self._scenario
         opening = None if s.openings is None else s.openings[seat - 1]
-        return BuyerView(
-            s.product.listing, s.budgets[seat - 1], s.per_buyer_cap, opening, self._seats[seat], self._own[seat]
-        )
+        own, heard = self._own[seat], self._seats[seat]
+        return _new(BuyerView, (s.product.listing, s.budgets[seat - 1], s.per_buyer_cap, opening, heard, own))
 
     # -- rules --------------------------------------------------------------------------------------------------
 
@@ -154,9 +159,9 @@ class Market:
         """Apply the replies in seat order. The first violation ends the episode."""
         if self.outcome is not None:
             raise ValueError("the episode is over")
-        if len(replies) != len(self._awaiting) or any(seat not in replies for seat in self._awaiting):
-            raise ValueError(f"replies for seats {sorted(replies)}, expected {list(self._awaiting)}")
-        if self._awaiting[0] == SELLER:
+        if replies.keys() != self._awaiting.keys():
+            raise ValueError(f"replies for seats {sorted(replies)}, expected {sorted(self._awaiting)}")
+        if SELLER in self._awaiting:
             return [self._seller_turn(replies[SELLER])]
         turns = []
         for seat in self._awaiting:
@@ -189,11 +194,12 @@ class Market:
             self._channels[target - 1] = Channel(status, sent + 1, bids, asks)
             self.outcome = Outcome("deal", "seller_deal", price, target, SELLER)
             return Turn(turn, SELLER, target, verb, price, reply.text)
-        self._channels[target - 1] = Channel(status, sent + 1, bids, (*asks, price))
-        self._heard += (Said(turn, SELLER, target, verb, price, reply.talk),)
-        self._seats[target] += (Said(sent + 1, SELLER, target, verb, price, reply.talk),)
-        self._awaiting = (target,)
-        return Turn(turn, SELLER, target, verb, price, reply.text)
+        self._channels[target - 1] = _new(Channel, (status, sent + 1, bids, (*asks, price)))
+        said = _new(Said, (SELLER, target, verb, price, reply.talk))
+        self._heard += (said,)
+        self._seats[target] += (said,)
+        self._awaiting = {target: None}
+        return _new(Turn, (turn, SELLER, target, verb, price, reply.text, None, "", False))
 
     def _buyer_turn(self, seat: int, reply: Move | Violation) -> Turn:
         turn = self._turn
@@ -213,13 +219,14 @@ class Market:
             status = "quit"
         else:
             self.outcome = Outcome("deal", "buyer_deal", price, seat, seat)
-        self._channels[seat - 1] = Channel(status, sent, bids, asks)
-        self._heard += (Said(turn, seat, seat, verb, price, reply.talk),)
-        self._seats[seat] += (Said(sent + 1, seat, seat, verb, price, reply.talk),)
-        return Turn(turn, seat, seat, verb, price, reply.text, fallback=reply.fallback)
+        self._channels[seat - 1] = _new(Channel, (status, sent, bids, asks))
+        said = _new(Said, (seat, seat, verb, price, reply.talk))
+        self._heard += (said,)
+        self._seats[seat] += (said,)
+        return _new(Turn, (turn, seat, seat, verb, price, reply.text, None, "", reply.fallback))
 
     def _settle(self) -> None:
-        self._awaiting = (SELLER,)
+        self._awaiting = _SELLER_ONLY
         for channel in self._channels:
             if channel.status == "active":
                 if self._budget_left == 0:

@@ -27,6 +27,16 @@ from negolab.money import MAX_CENTS, dollars
 _SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
 _BUYER_LABELS = ("Thought:", "Talk:", "Action:")
 _ACTION = re.compile(r"\[(SELL|BUY|DEAL|QUIT)\](?: ?\$([0-9][0-9,]*)(?:\.([0-9]{1,2}))? \((1x?) ([^()\s]+)\))?")
+# Replies whose parts are one line each, written plainly: nearly all of them. Every other reply takes the long way, which
+# gives the same verdicts (a test holds the two together).
+_PLAIN_SELLER = re.compile(
+    r"Thought:[^\r\n]*\nTarget: Buyer ([1-9][0-9]{0,5})\nTalk:([^\r\n]*)\n"
+    r"Action: \[(SELL|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9]{2}) \(1x ([^()\s]+)\)"
+)
+_PLAIN_BUYER = re.compile(
+    r"Thought:[^\r\n]*\nTalk:([^\r\n]*)\nAction: \[(BUY|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9]{2}) \(1x ([^()\s]+)\)"
+)
+_new = tuple.__new__
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _TARGET = re.compile(r"Buyer ([1-9][0-9]{0,5})")
 _DEAL_TALK = re.compile(r"(?:^|[.!?]\s)\s?Deal (?:at|for) \$?([0-9][0-9,]*)(?:\.([0-9]{1,2}))?(?![0-9])")
@@ -34,11 +44,20 @@ _MAX_DIGITS = len(str(MAX_CENTS))
 
 
 def parse_seller(
-    text: str | None, codename: str, *, finish_reason: str = "stop", thinking: bool = False
+    text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False
 ) -> Move | Violation:
     """Read a seller's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``, ``target``."""
     if finish_reason == "length":
         return Violation("truncated", "the reply was cut at the token limit", text or "")
+    plain = _PLAIN_SELLER.fullmatch(text) if text.__class__ is str else None
+    if plain is not None:
+        target_text, talk, verb, whole, cents, code = plain.groups()
+        if code == codename and "Deal " not in talk and "think>" not in text:
+            return _new(Move, (verb, int(whole) * 100 + int(cents), int(target_text), talk.strip(), text, False))
+    return _parse_seller(text, codename, thinking)
+
+
+def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Violation:
     parts = _split(text, _SELLER_LABELS, thinking)
     if isinstance(parts, Violation):
         return parts
@@ -70,11 +89,20 @@ def parse_seller(
 
 
 def parse_buyer(
-    text: str | None, codename: str, *, finish_reason: str = "stop", thinking: bool = False
+    text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False
 ) -> Move | Violation:
     """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``."""
     if finish_reason == "length":
         return Violation("truncated", "the reply was cut at the token limit", text or "")
+    plain = _PLAIN_BUYER.fullmatch(text) if text.__class__ is str else None
+    if plain is not None:
+        talk, verb, whole, cents, code = plain.groups()
+        if code == codename and "think>" not in text:
+            return _new(Move, (verb, int(whole) * 100 + int(cents), None, talk.strip(), text, False))
+    return _parse_buyer(text, codename, thinking)
+
+
+def _parse_buyer(text: str | None, codename: str, thinking: bool) -> Move | Violation:
     parts = _split(text, _BUYER_LABELS, thinking)
     if isinstance(parts, Violation):
         return parts

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from negolab.catalog import Listing
-from negolab.environment.base import SELLER, BuyerView, Request, Said, SellerView
+from negolab.environment.base import SELLER, BuyerView, Request, Said, SellerView, turn_labels
 from negolab.errors import NegolabError
 from negolab.money import dollars
 from negolab.prompts.untrusted import neutralise, one_line
@@ -28,13 +28,14 @@ def board(
 ) -> str:
     """The standing-offers board after the turns in ``heard`` (section 11.2)."""
     lines = ["=== Standing offers ==="]
+    labels = turn_labels(heard)
     total = 0
     for buyer in range(1, n_buyers + 1):
-        channel = [said for said in heard if said.buyer == buyer]
-        theirs = [said for said in channel if said.seat != SELLER]
-        mine = [said for said in channel if said.seat == SELLER]
+        channel = [(said, label) for said, label in zip(heard, labels, strict=True) if said.buyer == buyer]
+        theirs = [pair for pair in channel if pair[0].seat != SELLER]
+        mine = [pair for pair in channel if pair[0].seat == SELLER]
         total += len(mine)
-        if theirs and theirs[-1].verb == "QUIT":
+        if theirs and theirs[-1][0].verb == "QUIT":
             status = "quit."
         elif len(mine) >= per_buyer_cap:
             status = "capped."
@@ -50,8 +51,8 @@ def board(
     return "\n".join(lines)
 
 
-def _history(turns: Iterable[Said]) -> str:
-    shown = [f"[{s.verb}]{'' if s.price is None else ' ' + dollars(s.price)} @ turn {s.turn}" for s in turns]
+def _history(turns: Iterable[tuple[Said, int]]) -> str:
+    shown = [f"[{s.verb}]{'' if s.price is None else ' ' + dollars(s.price)} @ turn {label}" for s, label in turns]
     return ", ".join(shown) or "(none yet)"
 
 
