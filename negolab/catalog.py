@@ -250,7 +250,7 @@ def _product(record: object, codename: str, category: str, file: str, position: 
     title = _text(record, "title")
     if not title.strip():
         raise ValueError("title is missing or empty")
-    prices = [_cents(record, key) for key in _PRICES]
+    prices = [price_field(record, key) for key in _PRICES]
     list_cents, cost_cents = max(prices[0], prices[1]), prices[2]
     if cost_cents >= list_cents:
         raise ValueError(f"no margin: list price {dollars(list_cents)} is not above cost {dollars(cost_cents)}")
@@ -280,8 +280,11 @@ def _text(record: Mapping[str, object], key: str) -> str:
     return value
 
 
-def _cents(record: Mapping[str, object], key: str) -> int:
-    """A price field in cents: text such as ``"1,299.99"``, or a number with at most two decimals."""
+def price_field(record: Mapping[str, object], key: str) -> int:
+    """A price field of a raw record in cents: text such as ``"1,299.99"``, or a number with at most two decimals.
+
+    ``ValueError`` for anything else, and above ``MAX_CENTS``.
+    """
     value = record.get(key)
     if value is None:
         raise ValueError(f"{key} is missing")
