@@ -1,0 +1,22 @@
+"""Figures in one style: the analogues of figures 3, 10 and 11 of arXiv 2607.05863, and charts of its tables.
+
+Every function takes plain frames or lists, returns a ``Figure`` that pyplot does not know, and draws a "no data" note
+where there is nothing to draw. Nothing here shows a window or chooses a backend; ``save`` writes the files. Series are
+told apart by hatch, line or marker as well as by colour (Okabe and Ito's palette), so that they survive a grey print,
+and a caption says which numbers are the paper's and which are ours. Error bars are one standard error.
+"""
+
+from negolab.plots.market import catalog_distribution, episode_path, first_offers
+from negolab.plots.results import benchmark_bars, closing_ranks, skill_radar
+from negolab.plots.style import SavedFigure, save
+
+__all__ = [
+    "SavedFigure",
+    "benchmark_bars",
+    "catalog_distribution",
+    "closing_ranks",
+    "episode_path",
+    "first_offers",
+    "save",
+    "skill_radar",
+]

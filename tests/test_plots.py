@@ -1,0 +1,211 @@
+"""Every figure from rich and from degenerate inputs: files written, nothing shown, nothing left open, no warning."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from negolab import plots
+from negolab.errors import NegolabError
+from negolab.papers import multi_buyer as mb
+
+NAN = float("nan")
+
+
+def results(rows: int, value: float = 0.5, source: str = mb.OURS) -> pd.DataFrame:
+    metrics = {m + part: value for m in mb.METRICS for part in ("", "_se")}
+    return pd.DataFrame([{"seller": f"s{i}", "source": source, **metrics} for i in range(rows)])
+
+
+def ranked(rows: int, buyers: int = 3, value: float | None = None) -> pd.DataFrame:
+    shares = {f"rank{k}": 1 / buyers if value is None else value for k in range(1, buyers + 1)}
+    return pd.DataFrame([{"seller": f"s{i}", "n": 10 * i, **shares} for i in range(rows)])
+
+
+def products(rows: int, list_cents: float = 3499, cost_cents: float = 1875, categories: int = 1) -> pd.DataFrame:
+    kinds = [f"kind-{i % categories}" for i in range(rows)]
+    return pd.DataFrame({"category": kinds, "list_cents": list_cents, "cost_cents": cost_cents})
+
+
+def openings(rows: int, ratio: float = 0.3, budget: float = 0.7) -> pd.DataFrame:
+    return pd.DataFrame({"buyer_type": ["iter-50"] * rows, "first_offer_ratio": ratio, "budget_ratio": budget})
+
+
+def spread(rows: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    types = rng.choice(["iter-50", "iter-60", "NA"], rows)
+    return pd.DataFrame(
+        {
+            "buyer_type": types,
+            "first_offer_ratio": rng.uniform(0.2, 0.4, rows),
+            "budget_ratio": rng.uniform(0.4, 1.15, rows),
+        }
+    )
+
+
+def path(run: mb.ExampleRun) -> Figure:
+    return plots.episode_path(run.offers, run.budgets, run.cost_cents, run.list_cents, source="paper")
+
+
+FIGURES = {
+    "radar paper": lambda: plots.skill_radar(mb.table("figure3").assign(source="paper")),
+    "radar empty": lambda: plots.skill_radar(results(0)),
+    "radar no columns": lambda: plots.skill_radar(pd.DataFrame()),
+    "radar one": lambda: plots.skill_radar(results(1)),
+    "radar nan": lambda: plots.skill_radar(results(2, NAN)),
+    "radar some nan": lambda: plots.skill_radar(results(2).assign(top_buyer_rate=[NAN, 0.5])),
+    "radar below floor": lambda: plots.skill_radar(results(2, -0.9)),
+    "radar twelve": lambda: plots.skill_radar(results(12)),
+    "radar inf": lambda: plots.skill_radar(results(1, float("inf"))),
+    "ranks paper": lambda: plots.closing_ranks(mb.table("figure10").assign(source="paper")),
+    "ranks empty": lambda: plots.closing_ranks(ranked(0)),
+    "ranks no columns": lambda: plots.closing_ranks(pd.DataFrame({"seller": ["a"]})),
+    "ranks one": lambda: plots.closing_ranks(ranked(1)),
+    "ranks nan": lambda: plots.closing_ranks(ranked(3, value=NAN)),
+    "ranks zero": lambda: plots.closing_ranks(ranked(3, value=0.0)),
+    "ranks five": lambda: plots.closing_ranks(ranked(4, buyers=5), highlight="s2"),
+    "ranks one buyer": lambda: plots.closing_ranks(ranked(2, buyers=1)),
+    "ranks fifty buyers": lambda: plots.closing_ranks(ranked(2, buyers=50)),
+    "catalog": lambda: plots.catalog_distribution(products(50, categories=12), "bundled sample"),
+    "catalog empty": lambda: plots.catalog_distribution(products(0)),
+    "catalog no columns": lambda: plots.catalog_distribution(pd.DataFrame()),
+    "catalog one": lambda: plots.catalog_distribution(products(1)),
+    "catalog nan": lambda: plots.catalog_distribution(products(3, NAN, NAN)),
+    "catalog zero list": lambda: plots.catalog_distribution(products(3, 0, 0)),
+    "catalog constant": lambda: plots.catalog_distribution(products(9)),
+    "bars": lambda: plots.benchmark_bars(mb.side_by_side(results(4), "ood_diverse"), title="OOD"),
+    "bars empty": lambda: plots.benchmark_bars(results(0)),
+    "bars no columns": lambda: plots.benchmark_bars(pd.DataFrame()),
+    "bars no metric": lambda: plots.benchmark_bars(results(2), metrics=[]),
+    "bars one": lambda: plots.benchmark_bars(results(1), metrics=["reward"]),
+    "bars nan": lambda: plots.benchmark_bars(results(3, NAN)),
+    "bars some nan": lambda: plots.benchmark_bars(results(2).assign(reward=[NAN, 0.1])),
+    "bars zero": lambda: plots.benchmark_bars(results(3, 0.0)),
+    "offers": lambda: plots.first_offers(spread(5000), mb.table("table12")),
+    "offers empty": lambda: plots.first_offers(openings(0)),
+    "offers no columns": lambda: plots.first_offers(pd.DataFrame()),
+    "offers paper only": lambda: plots.first_offers(openings(0), mb.table("table12")),
+    "offers one": lambda: plots.first_offers(openings(1)),
+    "offers nan": lambda: plots.first_offers(openings(3, NAN)),
+    "offers constant": lambda: plots.first_offers(openings(30)),
+    "path trained": lambda: path(mb.EXAMPLE_TRAINED),
+    "path untrained": lambda: path(mb.EXAMPLE_UNTRAINED),
+    "path nobody": lambda: plots.episode_path([], [], 100, 200),
+    "path silent": lambda: plots.episode_path([], [150, 180], 100, 200),
+    "path one offer": lambda: plots.episode_path([(1, 1, "bid", 150)], [150], 150, 150),
+    "path fifty buyers": lambda: plots.episode_path(
+        [(1, b, "bid", 100 + b) for b in range(1, 51)], [200] * 50, 99, 300
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_written_without_a_warning(name, tmp_path):
+    backend = mpl.rcParams._get("backend") if hasattr(mpl.rcParams, "_get") else None
+    before = dict(mpl.rcParams.copy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fig = FIGURES[name]()
+        assert isinstance(fig, Figure) and plt.get_fignums() == []
+        saved = plots.save(fig, tmp_path / "deep" / "er", "figure")
+    assert [p.name for p in saved.paths] == ["figure.png", "figure.svg"]
+    assert all(p.stat().st_size > 2000 for p in saved.paths)
+    assert plt.get_fignums() == []
+    after = dict(mpl.rcParams.copy())
+    assert {k: v for k, v in after.items() if k != "backend"} == {k: v for k, v in before.items() if k != "backend"}
+    if backend is not None:
+        assert mpl.rcParams._get("backend") == backend
+
+
+def texts(fig: Figure) -> str:
+    return "\n".join(t.get_text() for t in fig.findobj(Text))
+
+
+@pytest.mark.parametrize("name", [n for n in FIGURES if n.split()[-1] in ("empty", "nan", "nobody", "columns")])
+def test_nothing_to_draw_says_so(name):
+    if name == "radar some nan" or name == "bars some nan":
+        assert "n/a" in texts(FIGURES[name]())
+    elif name != "bars empty" and name != "bars no columns":
+        assert "no data" in texts(FIGURES[name]())
+    else:
+        assert texts(FIGURES[name]()).count("no data") == len(mb.TABLE_METRICS)
+
+
+@pytest.mark.parametrize("name", ["radar paper", "ranks paper", "bars", "offers", "path trained"])
+def test_captions_name_the_source(name):
+    shown = texts(FIGURES[name]()).replace("\n", " ")
+    assert "Paper: arXiv 2607.05863" in shown
+    assert ("this project's runs" in shown) == (name in ("bars", "offers"))
+
+
+def test_what_is_left_out_or_clamped_is_said():
+    shown = texts(FIGURES["radar below floor"]()).replace("\n", " ")
+    assert "reward -0.90, drawn at the centre" in shown
+    assert "Not drawn: 4 more" in texts(FIGURES["radar twelve"]())
+    assert "38 less active channels not drawn" in texts(FIGURES["path fifty buyers"]()).replace("\n", " ")
+
+
+def test_ranks_show_what_the_paper_states():
+    shown = texts(FIGURES["ranks paper"]())
+    assert "99.5" in shown and "61.6" in shown and "split not published" in shown
+    order = [t.get_text() for t in FIGURES["ranks five"]().axes[0].get_yticklabels()]
+    assert order == ["s2", "s0", "s1", "s3"]
+
+
+def test_dollar_signs_are_never_a_formula():
+    run = mb.EXAMPLE_TRAINED
+    fig = plots.episode_path(
+        run.offers, run.budgets, run.cost_cents, run.list_cents, title="price $34.99 to $18.75", source="paper"
+    )
+    drawn = [t for t in fig.findobj(Text) if "$" in t.get_text()]
+    assert len(drawn) >= 5
+    assert not any(t.get_parse_math() for t in drawn if t.get_text().count("$") > 1)
+
+
+def test_same_data_same_bytes(tmp_path):
+    first, second = (plots.save(path(mb.EXAMPLE_TRAINED), tmp_path / d, "f", ("png", "svg", "pdf")) for d in "ab")
+    for one, other in zip(first.paths, second.paths, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    png, size = first._repr_png_() or (b"", {})
+    assert png.startswith(b"\x89PNG") and size["width"] > 300
+
+
+def test_bad_names_and_folders(tmp_path):
+    for name in ("", "a/b", "..", "."):
+        with pytest.raises(NegolabError, match="figure name"):
+            plots.save(path(mb.EXAMPLE_TRAINED), tmp_path, name)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NegolabError, match="cannot write"):
+        plots.save(path(mb.EXAMPLE_TRAINED), tmp_path / "file", "f")
+    with pytest.raises(NegolabError, match="cannot write"):
+        plots.save(path(mb.EXAMPLE_TRAINED), tmp_path, "f", ("nonsense",))
+    assert plt.get_fignums() == []
+
+
+def test_names_the_font_lacks_do_not_warn(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plots.save(plots.benchmark_bars(results(1).assign(seller="卖家 $5 $6 <b>")), tmp_path, "cjk")
+
+
+def test_no_display_needed(tmp_path):
+    code = (
+        "from negolab import plots; from negolab.papers import multi_buyer as mb;"
+        f"plots.save(plots.skill_radar(mb.table('figure3')), {str(tmp_path)!r}, 'radar')"
+    )
+    subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", code], env={"PATH": "/usr/bin"}, check=True)
+    assert (tmp_path / "radar.png").is_file()
+
+
+def test_plots_never_show_or_choose_a_backend():
+    for file in Path(plots.__file__).parent.glob("*.py"):
+        source = file.read_text()
+        assert "plt.show" not in source and "matplotlib.use" not in source and "mpl.use" not in source
