@@ -1,0 +1,239 @@
+"""Scripted buyers ``iter-50``, ``iter-60``, ``iter-70``: stand-ins, not the paper's trained language models.
+
+2607.05863 plays its seller against three checkpoints of a trained buyer. These rules reproduce what the paper publishes
+about them (tables 11 and 12, section 13) and what its transcripts show (section 14): a buyer bargains against the
+standing ask. Each counter is a fraction of that ask which grows with the messages the buyer has had, and it never leaves
+the budget. So an ask near cost draws a bid below cost, a firm ask at list price lifts a rich buyer, and a buyer that
+cannot pay the ask stays where it is.
+
+All that varies comes from the request's seeds; a buyer keeps no state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from negolab.environment.base import Request
+from negolab.errors import NegolabError
+from negolab.policies.base import Reply
+from negolab.seeds import mix
+
+VERSION = 1
+"""Counts up whenever a rule or parameter changes what a buyer says."""
+
+_U = 1.0 / (1 << 16)  # four uniform numbers are cut out of one 64-bit word: a word costs more than all else here
+_TRAITS = 0x51A7B0C39E2D4F68  # keeps the seat's traits apart from its first reply's seed
+_FREE = (None, None, None)
+_new = tuple.__new__
+
+
+@dataclass(frozen=True, slots=True)
+class BuyerType:
+    """What tells one type from another. Calibrated, see ``benchmarks/calibrate_players.py``."""
+
+    name: str
+    """As scenarios name it."""
+    open_share: float
+    """A telling opening, as a fraction of the budget."""
+    open_noise: float
+    """Half-width of the uniform noise on a telling opening, as a fraction of the list price."""
+    lowball_rate: float
+    """Probability of an opening that says nothing about the budget."""
+    lowball: tuple[float, float]
+    """Range of such an opening, as fractions of the list price."""
+    fractions: tuple[float, ...]
+    """Counter as a fraction of the ask after one, two, ... seller messages; the last one holds from then on."""
+    fraction_noise: float
+    """Half-width of the uniform noise on that fraction, drawn for every reply."""
+    fraction_trait: float
+    """Half-width of the uniform noise on that fraction, drawn once per seat and episode."""
+    flat_below: float
+    """Budget over ask at or below which the buyer does not move."""
+    lifted_above: float
+    """Budget over ask at or above which it moves all the way to its counter; in between in proportion."""
+    accept_below: float
+    """An ask at or below this fraction of the budget may be accepted."""
+    accept_rate: float
+    """Probability that it is."""
+    quit_rate: float
+    """Probability of leaving when the ask is above the budget, from the second message on."""
+
+
+BUYER_TYPES = {
+    t.name: t
+    for t in (
+        BuyerType(
+            name="iter-50",
+            open_share=0.475,
+            open_noise=0.04,
+            lowball_rate=0.0,
+            lowball=(0.15, 0.30),
+            fractions=(0.68, 0.90, 0.94),
+            fraction_noise=0.10,
+            fraction_trait=0.06,
+            flat_below=0.78,
+            lifted_above=1.0,
+            accept_below=0.75,
+            accept_rate=0.10,
+            quit_rate=0.05,
+        ),
+        BuyerType(
+            name="iter-60",
+            open_share=0.475,
+            open_noise=0.04,
+            lowball_rate=0.35,
+            lowball=(0.15, 0.30),
+            fractions=(0.60, 0.86, 0.92),
+            fraction_noise=0.10,
+            fraction_trait=0.06,
+            flat_below=0.78,
+            lifted_above=1.0,
+            accept_below=0.7,
+            accept_rate=0.05,
+            quit_rate=0.05,
+        ),
+        BuyerType(
+            name="iter-70",
+            open_share=0.475,
+            open_noise=0.04,
+            lowball_rate=0.1,
+            lowball=(0.15, 0.30),
+            fractions=(0.60, 0.83, 0.90),
+            fraction_noise=0.10,
+            fraction_trait=0.06,
+            flat_below=0.78,
+            lifted_above=1.0,
+            accept_below=0.7,
+            accept_rate=0.05,
+            quit_rate=0.05,
+        ),
+    )
+}
+"""The three types by name."""
+
+
+def _lines(verb: str, *said: tuple[str, str, str]) -> tuple[tuple[str, str], ...]:
+    """Replies cut at the places where the price goes: (Thought, Talk before the price, Talk after it)."""
+    return tuple((f"Thought: {why}\nTalk: {before}", f"{after}\nAction: [{verb}] ") for why, before, after in said)
+
+
+_OPENINGS = _lines(
+    "BUY",
+    ("Start well under the list price and see who blinks.", "Hello! I could take it home for ", "."),
+    ("A low first number leaves me room.", "My first number is ", ", what do you say?"),
+    ("The list price is no place to start from.", "Would ", " work for you?"),
+    ("Anchor low, stay friendly.", "I like it, and I have ", " in mind for it."),
+)
+_RISES = _lines(
+    "BUY",
+    ("The ask is within reach, but I can get it lower.", "Let us meet closer to my side: ", "."),
+    ("I can climb a little and keep a margin.", "I can stretch to ", ", paid at once."),
+    ("There is room left below my limit.", "What about ", "? That seems right to me."),
+    ("One more step, not the whole way.", "I am moving up to ", ", now it is your turn."),
+)
+_STAYS = _lines(
+    "BUY",
+    ("That ask is more than I can spend.", "That is beyond me; ", " is where I stand."),
+    ("I cannot follow there, hold the line.", "I have to stay near ", ", sorry."),
+    ("Too expensive for my purse.", "Honestly, ", " is about all I can do."),
+    ("No room to follow this ask.", "Your price is too steep, I keep to ", "."),
+)
+_ACCEPTS = _lines(
+    "DEAL",
+    ("Well under my limit, take it.", "Good, I take it at ", "."),
+    ("No need to haggle over the rest.", "Agreed, ", " it is."),
+    ("This leaves me enough.", "Fine by me: ", "."),
+    ("Close it before the price moves.", "Yes, ", " works."),
+)
+_QUITS = (
+    "Thought: Out of reach, no point in going on.\nTalk: I will look elsewhere, thank you.\nAction: [QUIT]",
+    "Thought: We are too far apart.\nTalk: That is not going to work for me, goodbye.\nAction: [QUIT]",
+)
+
+
+def plausible(cents: int) -> int:
+    """The amount rounded down to a step that people use at its size: 1 cent below $2, up to whole tens of dollars."""
+    if cents < 1000:
+        return cents - cents % 5 if cents >= 200 else cents
+    if cents < 10_000:
+        return cents - cents % (25 if cents < 5000 else 50)
+    return cents - cents % (100 if cents < 100_000 else 1000)
+
+
+class ScriptedBuyer:
+    """A rule-based buyer of one type. Legal at every request: it never needs the opponent guard."""
+
+    def __init__(self, type: str | BuyerType) -> None:
+        """Raises ``NegolabError`` for a type that does not exist."""
+        if isinstance(type, str):
+            if type not in BUYER_TYPES:
+                raise NegolabError(f"unknown buyer type {type!r}; allowed: {', '.join(BUYER_TYPES)}")
+            type = BUYER_TYPES[type]
+        self.type = type
+        self.name = type.name
+
+    def describe(self) -> dict[str, Any]:
+        """Name, version and every parameter."""
+        return {"name": self.name, "kind": "scripted stand-in", "version": VERSION, "parameters": asdict(self.type)}
+
+    def reply(self, requests: Sequence[Request]) -> list[Reply]:
+        """One reply per request, in order."""
+        answer, opening = self._answer, self._opening
+        return [
+            _new(Reply, (answer(request) if request[2].heard else opening(request), "stop", *_FREE))
+            for request in requests
+        ]
+
+    def _opening(self, request: Request) -> str:
+        t, view, bits = self.type, request.view, mix(request.seat_seed ^ _TRAITS)
+        listing, budget = view.listing, view.budget  # type: ignore[union-attr]
+        price = view.opening  # type: ignore[union-attr]
+        if price is None:
+            noise = (bits >> 16 & 0xFFFF) * _U
+            if (bits & 0xFFFF) * _U < t.lowball_rate:
+                low, high = t.lowball
+                amount = (low + (high - low) * noise) * listing.list_cents
+            else:
+                amount = t.open_share * budget + t.open_noise * (2.0 * noise - 1.0) * listing.list_cents
+            price = min(plausible(int(amount)), budget)
+            if price < 1:
+                price = 1
+        head, tail = _OPENINGS[bits >> 62]
+        money = f"${price // 100}.{price % 100:02d}"
+        return f"{head}{money}{tail}{money} (1x {listing.codename})"
+
+    def _answer(self, request: Request) -> str:
+        t, view, bits = self.type, request.view, request.seed
+        heard, budget = view.heard, view.budget  # type: ignore[union-attr]
+        ask, bid, sent = heard[-1].price, heard[-2].price, len(heard) >> 1
+        if ask > budget:
+            if sent > 1 and (bits & 0xFFFF) * _U < t.quit_rate:
+                return _QUITS[bits >> 63]
+        elif ask <= bid or (ask <= t.accept_below * budget and (bits & 0xFFFF) * _U < t.accept_rate):
+            return self._accept(request, ask)
+        lift = (budget / ask - t.flat_below) / (t.lifted_above - t.flat_below)
+        lines = _STAYS
+        if lift > 0.0:
+            fractions = t.fractions
+            share = fractions[sent - 1] if sent <= len(fractions) else fractions[-1]
+            trait = (mix(request.seat_seed ^ _TRAITS) >> 32 & 0xFFFF) * _U
+            share += t.fraction_noise * (2.0 * (bits >> 16 & 0xFFFF) * _U - 1.0) + t.fraction_trait * (
+                2.0 * trait - 1.0
+            )
+            counter = ask * share
+            if counter > bid:
+                counter = plausible(int(bid + (counter - bid) * min(lift, 1.0)))
+                if counter > budget:
+                    counter = budget
+                if counter >= ask:
+                    return self._accept(request, ask)
+                if counter > bid:
+                    bid, lines = counter, _RISES
+        head, tail = lines[bits >> 62]
+        money = f"${bid // 100}.{bid % 100:02d}"
+        return f"{head}{money}{tail}{money} (1x {view.listing.codename})"  # type: ignore[union-attr]
+
+    def _accept(self, request: Request, ask: int) -> str:
+        head, tail = _ACCEPTS[request.seed >> 62]
+        money = f"${ask // 100}.{ask % 100:02d}"
+        return f"{head}{money}{tail}{money} (1x {request.view.listing.codename})"  # type: ignore[union-attr]
