@@ -161,7 +161,8 @@ def test_first_offer_tables():
 
 
 def test_closing_ranks_are_the_stated_shares():
-    frame = mb.table("figure10").set_index("seller")
+    assert set(mb.table("figure10")["source"]) == set(mb.table("figure3")["source"]) == {mb.PAPER}
+    frame = mb.table("closing_rank").set_index("seller")
     top = mb.table("table1").set_index("seller")["top_buyer_rate"]
     assert (frame["rank1"] == top.reindex(frame.index)).all() and len(frame) == 13
     assert frame.loc[TRAINED, "rank3"] == 0.0 and frame.loc["DeepSeek-V3.1-nothink", "rank2"] == 0.616

@@ -56,7 +56,7 @@ def path(run: mb.ExampleRun) -> Figure:
 
 
 FIGURES = {
-    "radar paper": lambda: plots.skill_radar(mb.table("figure3").assign(source="paper")),
+    "radar paper": lambda: plots.skill_radar(mb.table("figure3")),
     "radar empty": lambda: plots.skill_radar(results(0)),
     "radar no columns": lambda: plots.skill_radar(pd.DataFrame()),
     "radar one": lambda: plots.skill_radar(results(1)),
@@ -65,7 +65,7 @@ FIGURES = {
     "radar below floor": lambda: plots.skill_radar(results(2, -0.9)),
     "radar twelve": lambda: plots.skill_radar(results(12)),
     "radar inf": lambda: plots.skill_radar(results(1, float("inf"))),
-    "ranks paper": lambda: plots.closing_ranks(mb.table("figure10").assign(source="paper")),
+    "ranks paper": lambda: plots.closing_ranks(mb.table("figure10")),
     "ranks empty": lambda: plots.closing_ranks(ranked(0)),
     "ranks no columns": lambda: plots.closing_ranks(pd.DataFrame({"seller": ["a"]})),
     "ranks one": lambda: plots.closing_ranks(ranked(1)),
@@ -144,6 +144,12 @@ def test_captions_name_the_source(name):
     shown = texts(FIGURES[name]()).replace("\n", " ")
     assert "Paper: arXiv 2607.05863" in shown
     assert ("this project's runs" in shown) == (name in ("bars", "offers"))
+
+
+def test_rows_without_a_source_are_claimed_for_nobody():
+    for fig in (FIGURES["ranks one"](), plots.skill_radar(results(1).drop(columns="source"))):
+        shown = texts(fig).replace("\n", " ")
+        assert "source not stated" in shown and "arXiv" not in shown and "this project" not in shown
 
 
 def test_what_is_left_out_or_clamped_is_said():

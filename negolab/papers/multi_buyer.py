@@ -172,7 +172,8 @@ def _read(path: Path) -> pd.DataFrame:
 def table(name: str) -> pd.DataFrame:
     """A published table by name (see ``TABLES``): ``table("table9")``, ``table("table6")``, ``table("figure3")``.
 
-    Rates are fractions, money is cents, ``_se`` a standard error; an unpublished cell is NaN.
+    Rates are fractions, money is cents, ``_se`` a standard error; an unpublished cell is NaN. The figures' frames are
+    ready to plot and carry ``source``.
     Raises ``NegolabError`` for a name that is not in ``TABLES``.
     """
     if name not in TABLES:
@@ -185,9 +186,11 @@ def table(name: str) -> pd.DataFrame:
         return full[["seller", "params", *TABLE_METRICS]]
     if name == "figure3":
         means = table("table1").set_index("seller").loc[list(RADAR_SELLERS)].reset_index()
-        return means.assign(sell_above_cost_accuracy=1 - means["below_cost_rate"])
-    if name in ("table4", "figure10"):
-        return table("sellers" if name == "table4" else "closing_rank")
+        return means.assign(sell_above_cost_accuracy=1 - means["below_cost_rate"], source=PAPER)
+    if name == "figure10":
+        return table("closing_rank").assign(source=PAPER)
+    if name == "table4":
+        return table("sellers")
     settings = table("settings")
     return settings[settings["table"] == int(name.removeprefix("table"))].reset_index(drop=True)
 

@@ -241,7 +241,8 @@ def _channel(ax: Axes, offers: Sequence[tuple[int, int, str, int]], budget: int,
         if kind == "deal":
             ax.plot([turn], [cents / 100], color=GREEN, marker="*", ms=15, mec="white", ls="", zorder=5)
     if not offers:
-        ax.text(0.5, 0.5, "no offers", transform=ax.transAxes, ha="center", va="center", color=MID)
+        blank = {"fc": "white", "ec": "none"}
+        ax.text(0.5, 0.5, "no offers", transform=ax.transAxes, ha="center", va="center", color=MID, bbox=blank)
 
 
 def _channel_keys() -> list[Line2D]:

@@ -82,7 +82,7 @@ def skill_radar(rows: pd.DataFrame, title: str = "Seller skill profile") -> Figu
     fig.legend(handles, [textwrap.fill(label, 38) for label in labels], loc="upper right", bbox_to_anchor=(0.995, 0.93))
     left_out = [f"Not drawn: {len(rows) - len(drawn)} more."] if len(rows) > len(drawn) else []
     scale = f"Every axis from {RADAR_FLOOR} (centre) to 1 (rim); dark ring: 0. Numbers: {labels[0]}."
-    caption(fig, " ".join([scale, whose(sources(drawn, PAPER), "tables 1 and 2"), *left_out, *notes]))
+    caption(fig, " ".join([scale, whose(sources(drawn), "tables 1 and 2"), *left_out, *notes]))
     return fig
 
 
@@ -143,18 +143,25 @@ def closing_ranks(
     ax.xaxis.set_major_formatter(PercentFormatter(1.0))
     ax.tick_params(axis="y", length=0)
     ends = {0: " (largest budget)", len(ranks) - 1: " (smallest)"} if len(ranks) > 1 else {}
-    keys = [Patch(fc=colours[i], label=f"rank {rank[4:]}{ends.get(i, '')}") for i, rank in enumerate(ranks)]
+    # With many buyers the shades speak for themselves: the ends and the middle are named.
+    named = range(len(ranks)) if len(ranks) <= 8 else (0, len(ranks) // 2, len(ranks) - 1)
+    keys = [Patch(fc=colours[i], label=f"rank {ranks[i][4:]}{ends.get(i, '')}") for i in named]
     unknown = np.isnan(shares)
     if (unknown.any(axis=1) & ~unknown.all(axis=1)).any():
         keys.append(Patch(fc="none", ec=LIGHT, hatch="////", label="other ranks, split not published"))
     fig.legend(handles=keys, loc="outside upper right", ncols=min(len(keys), 5))
-    origin = whose(sources(frame, PAPER), "figure 10 and section 6.3")
+    origin = whose(sources(frame), "figure 10 and section 6.3")
     caption(fig, f"Deals only. Shares in per cent; those under 4 are not written out. {origin}")
     return fig
 
 
 def _rank_bar(ax: Axes, y: int, row: np.ndarray, colours: Sequence[tuple[float, ...]], deals: float) -> None:
     """One seller's stacked shares; what unknown shares must add up to is hatched."""
+    if np.isfinite(deals):
+        ax.text(1.01, y, f"n = {deals:.0f}", va="center", fontsize=7.5, color=MID, clip_on=False)
+    if deals == 0 or np.isnan(row).all():
+        ax.text(0.01, y, "no deals" if deals == 0 else "no data", va="center", color=MID, fontsize=8)
+        return
     left = 0.0
     for share, colour in zip(row, colours, strict=True):
         if not share > 0:
@@ -164,12 +171,8 @@ def _rank_bar(ax: Axes, y: int, row: np.ndarray, colours: Sequence[tuple[float, 
             ink = "white" if 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] < 0.5 else DARK
             ax.text(left + share / 2, y, f"{100 * share:.1f}", ha="center", va="center", fontsize=7.5, color=ink)
         left += share
-    if deals == 0 or np.isnan(row).all():
-        ax.text(0.01, y, "no deals" if deals == 0 else "no data", va="center", color=MID, fontsize=8)
-    elif np.isnan(row).any() and left < 0.9995:
+    if np.isnan(row).any() and left < 0.9995:
         ax.barh(y, 1 - left, left=left, height=0.74, facecolor="none", edgecolor=LIGHT, hatch="////", linewidth=0.8)
-    if np.isfinite(deals):
-        ax.text(1.01, y, f"n = {deals:.0f}", va="center", fontsize=7.5, color=MID, clip_on=False)
 
 
 @mpl.rc_context(STYLE)
@@ -187,10 +190,13 @@ def benchmark_bars(
     if title:
         fig.suptitle(title, x=0.01, ha="left", fontsize=11)
     grid = fig.subplots(lines, columns, sharey=True, squeeze=False)
-    of_row, places = sources(frame, PAPER), np.arange(len(frame))
+    of_row, places = sources(frame), np.arange(len(frame))
     for k, ax in enumerate(grid.flat):
         if k >= len(metrics):
-            ax.set_visible(False)
+            if k:
+                ax.set_visible(False)
+            else:
+                no_data(ax)
             continue
         metric = metrics[k]
         better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
@@ -226,6 +232,8 @@ def _bars(ax: Axes, means: np.ndarray, errors: np.ndarray, is_paper: Sequence[bo
             ax.barh(y, mean, height=0.72, linewidth=0.5, color=BLUE, edgecolor="white", hatch="////")
         if np.isfinite(error):
             ax.errorbar(mean, y, xerr=error, fmt="none", ecolor=DARK, elinewidth=0.9, capsize=1.8)
+    if not np.nan_to_num(means).any():
+        ax.set_xlim(0, 1)
     ax.axvline(0, color=MID, lw=0.8)
     ax.grid(axis="x")
     ax.tick_params(axis="y", length=0, labelsize=7.5)

@@ -141,12 +141,13 @@ def names(frame: pd.DataFrame) -> list[str]:
 def whose(sources: Iterable[str], tables: str) -> str:
     """The caption's sentence on where the numbers come from."""
     present = dict.fromkeys(sources)
-    parts = [f'"{s}": this project\'s runs.' for s in present if s and s != PAPER]
+    parts = ["Some rows: source not stated."] if "" in present else []
+    parts += [f'"{s}": this project\'s runs.' for s in present if s and s != PAPER]
     return " ".join(([f"Paper: arXiv {ARXIV}, {tables}."] if PAPER in present else []) + parts)
 
 
 def dollar_ticks(axis: Any, log: bool) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda v, _: f"${v:,.0f}" if v >= 1 or v == 0 else f"${v:.2f}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"${value:,.2f}".removesuffix(".00")))
     if log:
-        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0) if log else (1.0,)))
+        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0)))
         axis.set_minor_formatter(NullFormatter())
