@@ -23,8 +23,8 @@ _CRC_TAIL = len(b',"crc":"00000000"}')
 
 
 TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "price", "text", "extra")
-"""A stored turn is an array of these; ``extra`` is left out when there is nothing in it. Seat 0 is the seller, ``buyer``
-the channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
+"""A stored turn is an array of these; ``extra`` is left out when it would be empty. Seat 0 is the seller, ``buyer`` the
+channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
 finish, tokens ([prompt, completion]) and prompt_sha256."""
 
 
@@ -53,7 +53,7 @@ class Episode:
             turns[position] = (*turn[:6], extra)
         body = orjson.dumps(
             {
-                "index": self.scenario.index,
+                "episode": self.scenario.episode,
                 "scenario": self.scenario.to_json(),
                 "players": self.players,
                 "turns": turns,
@@ -73,12 +73,13 @@ class Episode:
         turns, notes = [], {}
         for position, row in enumerate(data["turns"]):
             extra = dict(row[6]) if len(row) > 6 else {}
-            known = (extra.pop("violation", None), extra.pop("detail", ""), extra.pop("fallback", False))
-            turns.append(Turn(*row[:6], *known))
+            turn, seat, buyer, verb, price, text = row[:6]
+            found, detail = extra.pop("violation", None), extra.pop("detail", "")
+            turns.append(Turn(turn, seat, buyer, verb, price, text, found, detail, extra.pop("fallback", False)))
             if extra:
                 notes[position] = extra
         return cls(
-            scenario=Scenario.from_json(data["index"], data["scenario"], product),
+            scenario=Scenario.from_json(data["episode"], data["scenario"], product),
             players=tuple(data["players"]),
             turns=turns,
             notes=notes,
@@ -94,8 +95,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
     if b"%08x" % zlib.crc32(line[:-_CRC_TAIL] + b"}") != line[-10:-2]:
         raise ValueError("the line's checksum does not match: it was changed after it was written")
     data = orjson.loads(line)
-    if not isinstance(data, dict) or type(data.get("index")) is not int:
-        raise ValueError("the line holds no episode index")
+    if not isinstance(data, dict) or type(data.get("episode")) is not int:
+        raise ValueError("the line holds no episode number")
     return data
 
 

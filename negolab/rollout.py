@@ -43,13 +43,13 @@ class _Game:
     def judge(self, request: Request, reply: Reply) -> Move | Violation:
         """Parse a reply; a buyer's is also held against the rules, so that the guard can refuse it."""
         text = reply.text
-        if text.__class__ is not str or not text.isascii():  # type: ignore[union-attr]
+        if text is None or not text.isascii():
             text = clean_text(text)
         if request.seat == SELLER:
             return parse_seller(text, self.codename, reply.finish_reason)
         read = parse_buyer(text, self.codename, reply.finish_reason)
-        if read.__class__ is Move:
-            return self.env.check(request.seat, read) or read  # type: ignore[arg-type]
+        if isinstance(read, Move):
+            return self.env.check(request.seat, read) or read
         return read
 
     def note(self, seat: int, reply: Reply) -> None:
@@ -64,7 +64,7 @@ class _Game:
 
     def refuse(self, seat: int, read: Violation, reply: Reply) -> None:
         """Record a reply that the guard turned down."""
-        refused = {"kind": read.kind, "detail": read.detail, "text": clean_text(reply.text)}
+        refused: dict[str, Any] = {"kind": read.kind, "detail": read.detail, "text": clean_text(reply.text)}
         if reply.finish_reason != "stop":
             refused["finish"] = reply.finish_reason
         if reply.completion_tokens is not None:

@@ -48,15 +48,19 @@ class Regime:
                 raise NegolabError(
                     f"regime {self.name}: {knob} is {value!r}; allowed: a whole number from 1 to {top:,}"
                 )
-        if not self.budget_tiers:
+        if not isinstance(self.budget_tiers, tuple) or not self.budget_tiers:
             raise NegolabError(
                 f"regime {self.name}: budget_tiers is empty; give at least one interval such as 0.40-1.15"
             )
-        for low, high in self.budget_tiers:
-            _check_interval(f"regime {self.name}: budget tier", low, high)
+        for tier in self.budget_tiers:
+            _check_interval(f"regime {self.name}: budget tier", tier)
         if self.first_offer is not None:
-            _check_interval(f"regime {self.name}: first_offer", *self.first_offer)
-        if not self.buyer_types or not all(isinstance(t, str) and t for t in self.buyer_types):
+            _check_interval(f"regime {self.name}: first_offer", self.first_offer)
+        if (
+            not isinstance(self.buyer_types, tuple)
+            or not self.buyer_types
+            or not all(isinstance(t, str) and t for t in self.buyer_types)
+        ):
             raise NegolabError(f"regime {self.name}: buyer_types is {self.buyer_types!r}; give at least one type")
 
     @property
@@ -70,19 +74,32 @@ class Regime:
         return ()
 
     def override(self, **knobs: Any) -> "Regime":
-        """A copy with some knobs changed; None leaves a knob alone. Raises ``NegolabError`` for an unknown knob."""
+        """A copy with some knobs changed. None leaves a knob alone; ``first_offer="free"`` switches the regulator off;
+        lists (from YAML) are as good as tuples. Raises ``NegolabError`` for an unknown knob or a bad value."""
         allowed = {f.name for f in fields(self)}
         unknown = sorted(set(knobs) - allowed)
         if unknown:
             raise NegolabError(f"unknown regime knob {unknown[0]!r}; allowed: {', '.join(sorted(allowed))}")
-        return replace(self, **{k: v for k, v in knobs.items() if v is not None})
+        knobs = {k: _tuples(v) for k, v in knobs.items() if v is not None}
+        if knobs.get("first_offer") == "free":
+            knobs["first_offer"] = None
+        return replace(self, **knobs)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a manifest."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-def _check_interval(what: str, low: float, high: float) -> None:
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _check_interval(what: str, interval: object) -> None:
+    match interval:
+        case (int() | float() as low, int() | float() as high):
+            pass
+        case _:
+            raise NegolabError(f"{what} is {interval!r}; allowed: two numbers, low and high")
     if not (0.0 < low <= high <= 100.0):  # also refuses NaN
         raise NegolabError(f"{what} {low}-{high}; allowed: 0 < low <= high <= 100, as fractions of the list price")
 
@@ -122,7 +139,7 @@ def regime(name: str, **knobs: Any) -> Regime:
 class Scenario(NamedTuple):
     """One market, complete and immutable. Money in cents; buyers are counted from 1 (``budgets[0]`` is Buyer 1's)."""
 
-    index: int
+    episode: int
     """Position in the run; decides the order of the stored episodes and nothing else."""
     rep: int
     """Repetition on this product, from 0."""
@@ -165,14 +182,14 @@ class Scenario(NamedTuple):
         }
 
     @classmethod
-    def from_json(cls, index: int, data: Mapping[str, Any], product: Product) -> "Scenario":
+    def from_json(cls, episode: int, data: Mapping[str, Any], product: Product) -> "Scenario":
         """Read back ``to_json``. Raises ``KeyError``/``TypeError``/``ValueError`` on a record that is not one."""
         listing = product.listing
         stored = (data["codename"], data["list_cents"], data["cost_cents"])
         if stored != (listing.codename, listing.list_cents, product.cost_cents):
             raise ValueError(f"scenario {stored} does not match product {listing.codename}")
         return cls(
-            index=index,
+            episode=episode,
             rep=data["rep"],
             regime=data["regime"],
             product=product,
@@ -185,8 +202,8 @@ class Scenario(NamedTuple):
         )
 
 
-def draw(regime: Regime, product: Product, *, seed: int, rep: int, index: int = 0) -> Scenario:
-    """Draw the ``rep``-th market of ``product`` under ``seed``; ``index`` only names its place in the run."""
+def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int = 0) -> Scenario:
+    """Draw the ``rep``-th market of ``product`` under ``seed``; ``episode`` only names its place in the run."""
     rng = generator(seed, "market", product.listing.codename, rep)
     n, list_cents = regime.n_buyers, product.listing.list_cents
     # All numbers are drawn in every regime, so switching one knob leaves the other draws alone.
@@ -204,7 +221,7 @@ def draw(regime: Regime, product: Product, *, seed: int, rep: int, index: int = 
         offers = [max(1, round_cents((low + (high - low) * u[n + slot]) * list_cents)) for slot in range(n)]
         openings = tuple(min(offer, budget) for offer, budget in zip(offers, budgets, strict=True))
     return Scenario(
-        index=index,
+        episode=episode,
         rep=rep,
         regime=regime.name,
         product=product,
@@ -238,4 +255,4 @@ class Schedule(Sequence[Scenario]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         position, rep = divmod(index, self.per_product)
-        return draw(self.regime, self.products[position], seed=self.seed, rep=rep, index=index)
+        return draw(self.regime, self.products[position], seed=self.seed, rep=rep, episode=index)

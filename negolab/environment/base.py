@@ -129,7 +129,8 @@ class Outcome(NamedTuple):
     kind: str
     """``deal``, ``no_deal`` or ``violation``."""
     reason: str
-    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, ``messages_exhausted`` or a violation kind."""
+    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, 
+    ``messages_exhausted``, or the kind of a violation."""
     price: int | None = None
     buyer: int | None = None
     """Who bought, or, for a violation, None."""

@@ -11,7 +11,7 @@ Rules that the paper leaves open, as read here:
 * A buyer's ``[QUIT]`` closes its own channel only, also on its K-th message (status quit, not capped).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from negolab.environment.base import (
     SELLER,
@@ -34,6 +34,26 @@ _SEAT_STRIDE = 0xD1342543DE82EF95  # any large odd number: seats' streams must n
 _SELLER_ONLY: dict[int, None] = {SELLER: None}
 # A named tuple's own constructor is a Python function; several are made per turn, so they are made the short way.
 _new = tuple.__new__
+
+
+def check_seller(move: Move, channels: Sequence[Channel], cost_cents: int) -> Violation | None:
+    """Which clause of equation (1) a well-formed seller's move breaks: ``target``, ``below_cost``, ``deal`` or none."""
+    verb, price, target = move.verb, move.price, move.target
+    if target is None:
+        return None
+    if target > len(channels):
+        return Violation("target", f"there is no Buyer {target} among {len(channels)}", move.text)
+    channel = channels[target - 1]
+    if channel.status != "active":
+        return Violation("target", f"Buyer {target} is {channel.status}", move.text)
+    if price is None:
+        return None
+    if price < cost_cents:
+        return Violation("below_cost", f"[{verb}] {dollars(price)} is below the cost {dollars(cost_cents)}", move.text)
+    if verb == "DEAL" and price not in channel.bids:
+        bids = ", ".join(map(dollars, channel.bids)) or "none"
+        return Violation("deal", f"{dollars(price)} is none of Buyer {target}'s bids ({bids})", move.text)
+    return None
 
 
 class Market:
@@ -75,7 +95,7 @@ class Market:
             seat_seed = scenario.key + seat * _SEAT_STRIDE
             view = self._seller_view() if seat == SELLER else self._buyer_view(seat)
             seed = mix(seat_seed + len(self._own[seat]))
-            made.append(_new(Request, (scenario.index, seat, view, seed, seat_seed, 0, "")))
+            made.append(_new(Request, (scenario.episode, seat, view, seed, seat_seed, 0, "")))
         return made
 
     def _seller_view(self) -> SellerView:
@@ -106,24 +126,10 @@ class Market:
         """Which rule ``move`` would break if ``seat`` made it now; None if legal."""
         if move.fallback:
             return None
-        return self._check_seller(move) if seat == SELLER else self._check_buyer(seat, move)
+        return self._judge_seller(move) if seat == SELLER else self._check_buyer(seat, move)
 
-    def _check_seller(self, move: Move) -> Violation | None:
-        verb, price, target = move.verb, move.price, move.target
-        if target is not None:
-            if target > len(self._channels):
-                return Violation("target", f"Buyer {target} of {len(self._channels)}", move.text)
-            channel = self._channels[target - 1]
-            if channel.status != "active":
-                return Violation("target", f"Buyer {target} is {channel.status}", move.text)
-            if price is not None:
-                cost = self._scenario.product.cost_cents
-                if price < cost:
-                    return Violation("below_cost", f"[{verb}] {dollars(price)} < cost {dollars(cost)}", move.text)
-                if verb == "DEAL" and price not in channel.bids:
-                    bids = ", ".join(map(dollars, channel.bids)) or "none"
-                    return Violation("deal", f"{dollars(price)} is no bid of Buyer {target} ({bids})", move.text)
-        return None
+    def _judge_seller(self, move: Move) -> Violation | None:
+        return check_seller(move, self._channels, self._scenario.product.cost_cents)
 
     def _check_buyer(self, seat: int, move: Move) -> Violation | None:
         verb, price = move.verb, move.price
@@ -177,7 +183,7 @@ class Market:
 
     def _seller_turn(self, reply: Move | Violation) -> Turn:
         turn = self._turn
-        found = reply if isinstance(reply, Violation) else self._check_seller(reply)
+        found = reply if isinstance(reply, Violation) else self._judge_seller(reply)
         if found is not None:
             return self._violation(turn, SELLER, found)
         assert isinstance(reply, Move)

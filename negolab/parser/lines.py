@@ -27,7 +27,7 @@ from negolab.money import MAX_CENTS, dollars
 _SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
 _BUYER_LABELS = ("Thought:", "Talk:", "Action:")
 _ACTION = re.compile(r"\[(SELL|BUY|DEAL|QUIT)\](?: ?\$([0-9][0-9,]*)(?:\.([0-9]{1,2}))? \((1x?) ([^()\s]+)\))?")
-# Replies whose parts are one line each, written plainly: nearly all of them. Every other reply takes the long way, which
+# Replies whose parts are one line each, written plainly: nearly all of them. The others take the long way, which
 # gives the same verdicts (a test holds the two together).
 _PLAIN_SELLER = re.compile(
     r"Thought:[^\r\n]*\nTarget: Buyer ([1-9][0-9]{0,5})\nTalk:([^\r\n]*)\n"
@@ -49,8 +49,8 @@ def parse_seller(
     """Read a seller's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``, ``target``."""
     if finish_reason == "length":
         return Violation("truncated", "the reply was cut at the token limit", text or "")
-    plain = _PLAIN_SELLER.fullmatch(text) if text.__class__ is str else None
-    if plain is not None:
+    plain = _PLAIN_SELLER.fullmatch(text) if isinstance(text, str) else None
+    if plain is not None and isinstance(text, str):
         target_text, talk, verb, whole, cents, code = plain.groups()
         if code == codename and "Deal " not in talk and "think>" not in text:
             return _new(Move, (verb, int(whole) * 100 + int(cents), int(target_text), talk.strip(), text, False))
@@ -94,8 +94,8 @@ def parse_buyer(
     """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``."""
     if finish_reason == "length":
         return Violation("truncated", "the reply was cut at the token limit", text or "")
-    plain = _PLAIN_BUYER.fullmatch(text) if text.__class__ is str else None
-    if plain is not None:
+    plain = _PLAIN_BUYER.fullmatch(text) if isinstance(text, str) else None
+    if plain is not None and isinstance(text, str):
         talk, verb, whole, cents, code = plain.groups()
         if code == codename and "think>" not in text:
             return _new(Move, (verb, int(whole) * 100 + int(cents), None, talk.strip(), text, False))
@@ -149,7 +149,7 @@ def _split(text: str | None, labels: tuple[str, ...], thinking: bool) -> tuple[s
         if at < 0:
             return Violation("format", _explain(text, labels), text)
         starts.append(at + 1)
-    # Each label once. Sellers' and buyers' replies count all four, so that a Target line in a buyer's Talk is no Target.
+    # Each label once. All four are counted for both roles: a buyer's Talk must not hold a Target line.
     extra = text.count("\nThought:") + text.count("\nTarget:") + text.count("\nTalk:") + text.count("\nAction:")
     if extra != len(labels) - 1:
         return Violation("format", _explain(text, labels), text)

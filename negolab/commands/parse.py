@@ -1,0 +1,114 @@
+"""``negolab parse``: verdicts on seller replies, one JSON object per line."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from negolab.commands.arguments import price, whole
+from negolab.environment.base import Channel, Move, Violation
+from negolab.environment.market import check_seller
+from negolab.errors import NegolabError
+from negolab.money import cents_from_text
+from negolab.parser.lines import parse_seller
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "parse",
+        help="judge seller replies by the strict grammar and the market's rules",
+        description="Reads JSON lines with `text` (may be null) and `finish_reason`; writes a verdict per line, in order.",
+    )
+    parser.add_argument(
+        "--jsonl", required=True, metavar="FILE", help="replies, one JSON object per line; - reads stdin"
+    )
+    parser.add_argument("--codename", required=True, help="codename of the item on sale")
+    parser.add_argument("--list-price", required=True, type=price, metavar="$", help="public list price in dollars")
+    parser.add_argument("--cost", required=True, type=price, metavar="$", help="the seller's cost in dollars")
+    parser.add_argument("--buyers", required=True, type=whole(1, 1000), metavar="N", help="number of buyers")
+    parser.add_argument("--bids", default="", metavar="K:$,...", help='standing bids, such as "1:22.00,2:27.50"')
+    parser.add_argument("--inactive", default="", metavar="K,...", help="buyers that have quit or are capped")
+    parser.add_argument("--thinking", action="store_true", help="thinking is on: cut one leading think block")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge every line."""
+    if args.cost >= args.list_price:
+        raise NegolabError("--cost must be below --list-price")
+    channels = _channels(args.buyers, args.bids, args.inactive)
+    if args.jsonl == "-":
+        return _judge(sys.stdin, "standard input", channels, args)
+    try:
+        file = open(args.jsonl, encoding="utf-8", newline="\n")  # noqa: SIM115 - an error while judging is another error
+    except (OSError, ValueError) as error:
+        raise NegolabError(f"--jsonl {args.jsonl}: {getattr(error, 'strerror', error)}") from None
+    with file:
+        return _judge(file, args.jsonl, channels, args)
+
+
+def _judge(file: TextIO, name: str, channels: list[Channel], args: argparse.Namespace) -> int:
+    for text, finish_reason in _replies(file, name):
+        read = parse_seller(text, args.codename, finish_reason, thinking=args.thinking)
+        if isinstance(read, Move):
+            read = check_seller(read, channels, args.cost) or read
+        print(json.dumps(verdict(read)))
+    return 0
+
+
+def verdict(read: Move | Violation) -> dict[str, Any]:
+    """A move or violation as plain data."""
+    if isinstance(read, Violation):
+        return {"ok": False, "kind": read.kind, "detail": read.detail}
+    return {"ok": True, "target": read.target, "action": read.verb, "price_cents": read.price}
+
+
+def _replies(file: TextIO, name: str) -> Iterator[tuple[str | None, str]]:
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise NegolabError(f"{name}, line {number}: not JSON ({error})") from None
+            if not isinstance(data, dict) or not isinstance(data.get("text", 0), str | None):
+                raise NegolabError(f'{name}, line {number}: expected an object with "text" (a string or null)')
+            reason = data.get("finish_reason")
+            if not isinstance(reason, str | None):
+                raise NegolabError(
+                    f'{name}, line {number}: "finish_reason" must be a string, such as "stop" or "length"'
+                )
+            yield data["text"], reason or "stop"
+    except UnicodeDecodeError as error:
+        raise NegolabError(f"{name}, after line {number}: not UTF-8 ({error.reason})") from None
+
+
+def _channels(n: int, bids: str, inactive: str) -> list[Channel]:
+    made: list[list[int]] = [[] for _ in range(n)]
+    closed = set()
+    for part in filter(None, (p.strip() for p in bids.split(","))):
+        buyer, colon, amount = part.partition(":")
+        try:
+            if not colon:
+                raise ValueError(part)
+            made[_buyer(buyer, n) - 1].append(cents_from_text(amount))
+        except ValueError:
+            raise NegolabError(
+                f"--bids: {part!r} is not BUYER:PRICE with BUYER from 1 to {n}, such as 2:27.50"
+            ) from None
+    for part in filter(None, (p.strip() for p in inactive.split(","))):
+        try:
+            closed.add(_buyer(part, n))
+        except ValueError:
+            raise NegolabError(f"--inactive: {part!r} is not a buyer from 1 to {n}") from None
+    return [Channel("quit" if i in closed else "active", 0, tuple(made[i - 1]), ()) for i in range(1, n + 1)]
+
+
+def _buyer(text: str, n: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= n):
+        raise ValueError(text)
+    return int(text)

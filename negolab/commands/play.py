@@ -1,0 +1,7 @@
+"""``negolab play``."""
+
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""

@@ -1,0 +1,218 @@
+"""The main experiment: one seller on the markets of a split, stored, resumable, summarised (sections 5 and 6).
+
+Everything that can be checked is checked before the run folder appears. With several workers each process draws and
+plays its own share of the owed episodes; only the parent writes. A finished run is the same to the byte for any number
+of workers, and after any crash and resume, as long as the players are deterministic (all scripted ones are).
+"""
+
+import csv
+import io
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from negolab.catalog import SAMPLE, Catalog, load_catalog
+from negolab.errors import NegolabError
+from negolab.metrics import Summary
+from negolab.policies.registry import make_buyers, make_seller
+from negolab.rollout import play
+from negolab.scenario import Schedule, regime
+from negolab.statistics import Estimate
+from negolab.store import METRICS_CSV, Run, RunWriter, new_manifest
+
+_CHUNK = 64
+"""Episodes that a worker plays before it reports: small enough that a kill loses little, large enough to batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What decides a run's episodes. Two runs with equal settings, data and code are equal to the byte."""
+
+    seller: str
+    """Name of the selling policy."""
+    regime: str = "in_distribution"
+    """Name of the regime."""
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    """Overridden regime knobs (``Regime``'s fields)."""
+    split: str = "test"
+    """``train``, ``test``, ``all``, or the path of a JSON list of codenames."""
+    per_product: int = 2
+    """Episodes for each product (the paper's group size at evaluation)."""
+    products: int | None = None
+    """Play only the split's first so many products; None: all."""
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Plan:
+    """Checked settings with everything they name loaded."""
+
+    settings: Settings
+    catalog: Catalog
+    schedule: Schedule
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know before trusting the numbers."""
+        left_out = [f"left out: {problem}" for problem in self.catalog.problems]
+        return [*self.catalog.notes, *left_out, *self.schedule.regime.warnings]
+
+    def players(self) -> tuple[Any, dict[str, Any]]:
+        """The seller and the buyers by type."""
+        return make_seller(self.settings.seller, self.schedule), make_buyers(self.schedule.regime.buyer_types)
+
+    def manifest(self) -> dict[str, Any]:
+        """The run's manifest."""
+        seller, buyers = self.players()
+        settings = {**asdict(self.settings), "regime": self.schedule.regime.to_json()}
+        del settings["knobs"]  # contained in the regime
+        settings["products"] = len(self.schedule.products)
+        players = {"seller": seller.describe(), "buyers": {kind: p.describe() for kind, p in buyers.items()}}
+        data = {
+            "name": self.catalog.name,
+            "sha256": self.catalog.data_sha256,
+            "codenames": self.catalog.rule,
+            "fingerprint": self.catalog.fingerprint,
+        }
+        return new_manifest(settings, players, data, len(self.schedule))
+
+
+def plan(settings: Settings, data: str | Path | Catalog = SAMPLE) -> Plan:
+    """Load what the settings name and check them. Raises ``NegolabError`` for the first thing that is wrong."""
+    knobs = {k: v for k, v in settings.knobs.items() if v is not None}
+    chosen = regime(settings.regime, **knobs)
+    if settings.products is not None and (type(settings.products) is not int or settings.products < 1):
+        raise NegolabError(f"products is {settings.products!r}; allowed: a whole number from 1, or nothing for all")
+    catalog = data if isinstance(data, Catalog) else load_catalog(data)
+    products = catalog.split(settings.split)[: settings.products]
+    schedule = Schedule(chosen, products, seed=settings.seed, per_product=settings.per_product)
+    made = Plan(settings, catalog, schedule)
+    made.players()  # an unknown player is an error now, not after the folder exists
+    return made
+
+
+def evaluate(
+    settings: Settings,
+    out: str | Path,
+    data: str | Path | Catalog = SAMPLE,
+    *,
+    workers: int = 1,
+    progress: bool | None = None,
+) -> dict[str, Estimate]:
+    """Run or resume an evaluation in ``out`` and write its metrics; returns them.
+
+    ``progress``: show a bar; None: only on a terminal. Raises ``NegolabError`` for anything its user can mend, leaving
+    what was finished in place.
+    """
+    if type(workers) is not int or not 1 <= workers <= 256:
+        raise NegolabError(f"workers is {workers!r}; allowed: a whole number from 1 to 256")
+    made = plan(settings, data)
+    with RunWriter(out, made.manifest(), made.schedule.products) as writer:
+        owed = writer.owed()
+        fresh = _play_here(made, owed) if workers == 1 else _play_spread(made, owed, workers)
+        _write_all(writer, fresh, len(made.schedule), progress)
+        writer.finish()
+        found = summarise_run(Run(out))
+        writer.write_text(METRICS_CSV, metrics_csv(found))
+    return found
+
+
+Batch = tuple[list[int], list[bytes]]
+
+
+def _write_all(writer: RunWriter, batches: Iterable[Batch], total: int, progress: bool | None) -> None:
+    from tqdm import tqdm
+
+    disable = None if progress is None else not progress
+    with tqdm(total=total, initial=len(writer.done), unit="episode", disable=disable, mininterval=0.5) as bar:
+        for numbers, lines in batches:
+            writer.append(numbers, lines)
+            bar.update(len(numbers))
+
+
+def _play_here(made: Plan, owed: Sequence[int]) -> Iterator[Batch]:
+    """Play the owed episodes in this process, in batches of those that ended together."""
+    seller, buyers = made.players()
+    numbers: list[int] = []
+    lines: list[bytes] = []
+    last = time.monotonic()
+    for episode in play((made.schedule[i] for i in owed), seller, buyers):
+        numbers.append(episode.scenario.episode)
+        lines.append(episode.to_line())
+        # Slow players (models) write every episode at once, fast ones a batch.
+        if len(lines) >= _CHUNK or time.monotonic() - last > 0.2:
+            yield numbers, lines
+            numbers, lines, last = [], [], time.monotonic()
+    if lines:
+        yield numbers, lines
+
+
+_worker_plan: Plan | None = None
+
+
+def _start_worker(settings: Settings, data: Any, parent: int) -> None:
+    """Load once per process, and leave when the parent is gone: a killed run must not go on playing."""
+    global _worker_plan
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    _worker_plan = plan(settings, data)
+
+
+def _work(owed: Sequence[int]) -> Batch:
+    assert _worker_plan is not None
+    numbers: list[int] = []
+    lines: list[bytes] = []
+    for batch in _play_here(_worker_plan, owed):
+        numbers += batch[0]
+        lines += batch[1]
+    return numbers, lines
+
+
+def _play_spread(made: Plan, owed: Sequence[int], workers: int) -> Iterator[Batch]:
+    """Play the owed episodes in ``workers`` processes, chunk by chunk; at most two chunks per worker are in flight."""
+    chunks = (owed[at : at + _CHUNK] for at in range(0, len(owed), _CHUNK))
+    context = multiprocessing.get_context("spawn")
+    start = (made.settings, made.catalog, os.getpid())
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=start) as pool:
+        running: set[Future[Batch]] = set()
+        try:
+            while True:
+                while len(running) < 2 * workers and (chunk := next(chunks, None)) is not None:
+                    running.add(pool.submit(_work, chunk))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def summarise_run(run: Run) -> dict[str, Estimate]:
+    """Metrics of a complete run, read back from its episodes. Raises ``DamagedRun`` where one cannot be trusted."""
+    summary = Summary()
+    for episode in run.episodes():
+        summary.add(episode)
+    return summary.estimates()
+
+
+def metrics_csv(found: Mapping[str, Estimate]) -> str:
+    """``metric,mean,se,se_clustered,n``; ``n/a`` where a value does not exist."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["metric", "mean", "se", "se_clustered", "n"])
+    for name, e in found.items():
+        table.writerow([name, *["n/a" if v is None else repr(v) for v in e[:3]], e.n])
+    return text.getvalue()
