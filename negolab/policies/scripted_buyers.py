@@ -1,10 +1,10 @@
 """Scripted buyers ``iter-50``, ``iter-60``, ``iter-70``: stand-ins, not the paper's trained language models.
 
-2607.05863 plays its seller against three checkpoints of a trained buyer. These rules reproduce what the paper publishes
-about them (tables 11 and 12, section 13) and what its transcripts show (section 14): a buyer bargains against the
-standing ask. Each counter is a fraction of that ask which grows with the messages the buyer has had, and it never leaves
-the budget. So an ask near cost draws a bid below cost, a firm ask at list price lifts a rich buyer, and a buyer that
-cannot pay the ask stays where it is.
+2607.05863 plays its seller against three checkpoints of a trained buyer. These rules reproduce what the paper
+publishes about them (tables 11 and 12, section 13) and what its transcripts show (section 14): a buyer bargains against
+the standing ask. Each counter is a fraction of that ask which grows with the messages the buyer has had, and it never
+exceeds the budget. So an ask near cost draws a bid below cost, a firm ask at list price lifts a rich buyer, and a buyer
+that cannot pay the ask stays where it is.
 
 All that varies comes from the request's seeds; a buyer keeps no state.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from negolab.environment.base import Request
+from negolab.environment.base import BuyerView, Request
 from negolab.errors import NegolabError
 from negolab.policies.base import Reply
 from negolab.seeds import mix
@@ -29,84 +29,44 @@ _new = tuple.__new__
 
 @dataclass(frozen=True, slots=True)
 class BuyerType:
-    """What tells one type from another. Calibrated, see ``benchmarks/calibrate_players.py``."""
+    """What tells one type from another; ``benchmarks/calibrate_players.py`` prints what it leads to."""
 
     name: str
     """As scenarios name it."""
-    open_share: float
-    """A telling opening, as a fraction of the budget."""
-    open_noise: float
-    """Half-width of the uniform noise on a telling opening, as a fraction of the list price."""
     lowball_rate: float
-    """Probability of an opening that says nothing about the budget."""
-    lowball: tuple[float, float]
-    """Range of such an opening, as fractions of the list price."""
+    """Probability of a free opening that says nothing about the budget."""
     fractions: tuple[float, ...]
     """Counter as a fraction of the ask after one, two, ... seller messages; the last one holds from then on."""
-    fraction_noise: float
-    """Half-width of the uniform noise on that fraction, drawn for every reply."""
-    fraction_trait: float
+    open_share: float = 0.50
+    """A telling free opening as a fraction of the budget; nobody counts a budget above the list price."""
+    open_noise: float = 0.016
+    """Half-width of the uniform noise on a telling opening, as a fraction of the list price."""
+    lowball: tuple[float, float] = (0.16, 0.30)
+    """Range of an opening that tells nothing, as fractions of the list price."""
+    fraction_noise: float = 0.10
+    """Half-width of the uniform noise on the counter's fraction, drawn for every reply."""
+    fraction_trait: float = 0.10
     """Half-width of the uniform noise on that fraction, drawn once per seat and episode."""
-    flat_below: float
+    wealth: float = 0.10
+    """Added to that fraction per unit of budget over list price beyond 0.75: richer buyers give way sooner."""
+    flat_below: float = 0.90
     """Budget over ask at or below which the buyer does not move."""
-    lifted_above: float
+    lifted_above: float = 1.00
     """Budget over ask at or above which it moves all the way to its counter; in between in proportion."""
-    accept_below: float
-    """An ask at or below this fraction of the budget may be accepted."""
-    accept_rate: float
+    accept_below: float = 0.60
+    """An ask at or below this fraction of the budget may be accepted as it is."""
+    accept_rate: float = 0.05
     """Probability that it is."""
-    quit_rate: float
-    """Probability of leaving when the ask is above the budget, from the second message on."""
+    quit_rate: float = 0.05
+    """Probability, at every seller message, of leaving the market."""
 
 
 BUYER_TYPES = {
     t.name: t
     for t in (
-        BuyerType(
-            name="iter-50",
-            open_share=0.475,
-            open_noise=0.04,
-            lowball_rate=0.0,
-            lowball=(0.15, 0.30),
-            fractions=(0.68, 0.90, 0.94),
-            fraction_noise=0.10,
-            fraction_trait=0.06,
-            flat_below=0.78,
-            lifted_above=1.0,
-            accept_below=0.75,
-            accept_rate=0.10,
-            quit_rate=0.05,
-        ),
-        BuyerType(
-            name="iter-60",
-            open_share=0.475,
-            open_noise=0.04,
-            lowball_rate=0.35,
-            lowball=(0.15, 0.30),
-            fractions=(0.60, 0.86, 0.92),
-            fraction_noise=0.10,
-            fraction_trait=0.06,
-            flat_below=0.78,
-            lifted_above=1.0,
-            accept_below=0.7,
-            accept_rate=0.05,
-            quit_rate=0.05,
-        ),
-        BuyerType(
-            name="iter-70",
-            open_share=0.475,
-            open_noise=0.04,
-            lowball_rate=0.1,
-            lowball=(0.15, 0.30),
-            fractions=(0.60, 0.83, 0.90),
-            fraction_noise=0.10,
-            fraction_trait=0.06,
-            flat_below=0.78,
-            lifted_above=1.0,
-            accept_below=0.7,
-            accept_rate=0.05,
-            quit_rate=0.05,
-        ),
+        BuyerType(name="iter-50", lowball_rate=0.08, fractions=(0.68, 0.90, 0.94)),
+        BuyerType(name="iter-60", lowball_rate=0.47, fractions=(0.60, 0.86, 0.92)),
+        BuyerType(name="iter-70", lowball_rate=0.18, fractions=(0.60, 0.83, 0.90)),
     )
 }
 """The three types by name."""
@@ -186,54 +146,59 @@ class ScriptedBuyer:
 
     def _opening(self, request: Request) -> str:
         t, view, bits = self.type, request.view, mix(request.seat_seed ^ _TRAITS)
-        listing, budget = view.listing, view.budget  # type: ignore[union-attr]
-        price = view.opening  # type: ignore[union-attr]
+        assert isinstance(view, BuyerView)
+        listing, budget, price = view.listing, view.budget, view.opening
         if price is None:
-            noise = (bits >> 16 & 0xFFFF) * _U
+            list_price = listing.list_cents
+            place = (bits >> 16 & 0xFFFF) * _U
             if (bits & 0xFFFF) * _U < t.lowball_rate:
                 low, high = t.lowball
-                amount = (low + (high - low) * noise) * listing.list_cents
+                amount = (low + (high - low) * place) * list_price
             else:
-                amount = t.open_share * budget + t.open_noise * (2.0 * noise - 1.0) * listing.list_cents
-            price = min(plausible(int(amount)), budget)
-            if price < 1:
-                price = 1
+                shown = budget if budget < list_price else list_price
+                amount = t.open_share * shown + t.open_noise * (2.0 * place - 1.0) * list_price
+            price = max(1, min(plausible(int(amount)), budget))
         head, tail = _OPENINGS[bits >> 62]
         money = f"${price // 100}.{price % 100:02d}"
         return f"{head}{money}{tail}{money} (1x {listing.codename})"
 
     def _answer(self, request: Request) -> str:
         t, view, bits = self.type, request.view, request.seed
-        heard, budget = view.heard, view.budget  # type: ignore[union-attr]
-        ask, bid, sent = heard[-1].price, heard[-2].price, len(heard) >> 1
-        if ask > budget:
-            if sent > 1 and (bits & 0xFFFF) * _U < t.quit_rate:
-                return _QUITS[bits >> 63]
-        elif ask <= bid or (ask <= t.accept_below * budget and (bits & 0xFFFF) * _U < t.accept_rate):
-            return self._accept(request, ask)
+        assert isinstance(view, BuyerView)
+        heard, budget = view.heard, view.budget
+        # A buyer's channel is its opening, then the seller's messages and its own bids in turn.
+        ask, bid, sent = heard[-1].price or 0, heard[-2].price or 0, len(heard) >> 1
+        chance = (bits & 0xFFFF) * _U
+        if ask <= budget and (ask <= bid or (ask <= t.accept_below * budget and chance < t.accept_rate)):
+            return _accept(view, bits, ask)
+        if chance > 1.0 - t.quit_rate:
+            return _QUITS[bits >> 63]
         lift = (budget / ask - t.flat_below) / (t.lifted_above - t.flat_below)
         lines = _STAYS
         if lift > 0.0:
             fractions = t.fractions
-            share = fractions[sent - 1] if sent <= len(fractions) else fractions[-1]
             trait = (mix(request.seat_seed ^ _TRAITS) >> 32 & 0xFFFF) * _U
-            share += t.fraction_noise * (2.0 * (bits >> 16 & 0xFFFF) * _U - 1.0) + t.fraction_trait * (
-                2.0 * trait - 1.0
+            share = (
+                (fractions[sent - 1] if sent <= len(fractions) else fractions[-1])
+                + t.wealth * (budget / view.listing.list_cents - 0.75)
+                + t.fraction_noise * (2.0 * (bits >> 16 & 0xFFFF) * _U - 1.0)
+                + t.fraction_trait * (2.0 * trait - 1.0)
             )
             counter = ask * share
             if counter > bid:
-                counter = plausible(int(bid + (counter - bid) * min(lift, 1.0)))
+                counter = plausible(int(bid + (counter - bid) * lift if lift < 1.0 else counter))
+                if counter >= ask and ask <= budget:
+                    return _accept(view, bits, ask)
                 if counter > budget:
                     counter = budget
-                if counter >= ask:
-                    return self._accept(request, ask)
                 if counter > bid:
                     bid, lines = counter, _RISES
         head, tail = lines[bits >> 62]
         money = f"${bid // 100}.{bid % 100:02d}"
-        return f"{head}{money}{tail}{money} (1x {view.listing.codename})"  # type: ignore[union-attr]
+        return f"{head}{money}{tail}{money} (1x {view.listing.codename})"
 
-    def _accept(self, request: Request, ask: int) -> str:
-        head, tail = _ACCEPTS[request.seed >> 62]
-        money = f"${ask // 100}.{ask % 100:02d}"
-        return f"{head}{money}{tail}{money} (1x {request.view.listing.codename})"  # type: ignore[union-attr]
+
+def _accept(view: BuyerView, bits: int, ask: int) -> str:
+    head, tail = _ACCEPTS[bits >> 62]
+    money = f"${ask // 100}.{ask % 100:02d}"
+    return f"{head}{money}{tail}{money} (1x {view.listing.codename})"

@@ -1,26 +1,26 @@
 """Scripted sellers: ``random``, ``satisficer``, ``greedy``, ``prober``, ``oracle``. Stand-ins, not the paper's models.
 
-``satisficer`` imitates the untrained model of 2607.05863 (sections 4.4, 6 and 14.2), ``prober`` the trained one (sections
-4.3, 4.4 and 14.3); both are calibrated to tables 1 and 2 against the scripted buyers. ``random`` and ``greedy`` are
-plain reference points; ``oracle`` is told the budgets, which no seller may see, and serves as an upper reference only.
+``satisficer`` imitates the untrained model of 2607.05863 (sections 4.4, 6 and 14.2), ``prober`` the trained one
+(sections 4.3, 4.4 and 14.3); both are calibrated to tables 1 and 2 against the scripted buyers. ``random`` and
+``greedy`` are plain reference points; ``oracle`` is told the budgets, which no seller may see, and serves as an upper
+reference only.
 
 All that varies comes from the request's seeds; a seller keeps no state.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from negolab.environment.base import Channel, Request, SellerView
 from negolab.policies.base import Reply
 from negolab.scenario import Scenario
-from negolab.seeds import mix
 
 VERSION = 1
 """Counts up whenever a rule or parameter changes what a seller says."""
 
 _U = 1.0 / (1 << 16)  # uniform numbers are cut out of one 64-bit word: a word costs more than all else here
 _FREE = (None, None, None)
-_TRAITS = 0x2545F4914F6CDD1D
 _new = tuple.__new__
 _QUIT = "Thought: Nobody is left who could pay.\nTarget: [QUIT]\nTalk: Thank you all.\nAction: [QUIT]"
 
@@ -65,11 +65,10 @@ def _say(view: SellerView, heads: _Heads, tails: _Tails, bits: int, buyer: int, 
     return f"{heads[bits >> 61 & 1]}{buyer}{before}{money}{after}{money} (1x {view.product.listing.codename})"
 
 
-def best_bid(channels: Sequence[Channel]) -> tuple[int, int]:
+def _best_bid(channels: Sequence[Channel]) -> tuple[int, int]:
     """Highest standing bid in cents and its buyer, over active channels; (0, 0) when nobody is active."""
-    price, buyer, at = 0, 0, 0
-    for status, _, bids, _ in channels:
-        at += 1
+    price, buyer = 0, 0
+    for at, (status, _, bids, _) in enumerate(channels, 1):
         if status == "active" and bids:
             top = bids[-1] if len(bids) == 1 else max(bids)
             if top > price:
@@ -77,132 +76,171 @@ def best_bid(channels: Sequence[Channel]) -> tuple[int, int]:
     return price, buyer
 
 
+def _next_buyer(channels: Sequence[Channel], but: int) -> int:
+    """The active buyer with the fewest messages, among those the one with the higher bid; ``but`` only if alone."""
+    least, top, found = 1 << 62, 0, but
+    for at, (status, sent, bids, _) in enumerate(channels, 1):
+        if status == "active" and at != but and (sent < least or (sent == least and bids[-1] > top)):
+            least, top, found = sent, bids[-1], at
+    return found
+
+
 class _Seller:
     """What the sellers share: the loop over requests and the description."""
 
     name = ""
-    parameters: Mapping[str, Any] = {}
+    rules: Any = None
 
     def reply(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
-        say = self._move
-        return [_new(Reply, (say(request), "stop", *_FREE)) for request in requests]
+        move = self._move
+        return [_new(Reply, (move(request), "stop", *_FREE)) for request in requests]
 
     def describe(self) -> dict[str, Any]:
         """Name, version and every parameter."""
-        return {
-            "name": self.name,
-            "kind": "scripted stand-in",
-            "version": VERSION,
-            "parameters": dict(self.parameters),
-        }
+        parameters = {} if self.rules is None else asdict(self.rules)
+        return {"name": self.name, "kind": "scripted stand-in", "version": VERSION, "parameters": parameters}
 
     def _move(self, request: Request) -> str:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
+class RandomRules:
+    """Parameters of ``random``."""
+
+    deal_rate: float = 0.25
+    """Probability of accepting a bid of the chosen buyer."""
+    low: float = 0.80
+    """Lowest ask, as a fraction of the cost."""
+    high: float = 2.0
+    """Highest ask, as a fraction of the cost."""
+
+
 class RandomSeller(_Seller):
-    """Writes well-formed replies to active buyers and knows nothing else: it asks or accepts at random, also below
+    """Writes well-formed replies to active buyers and knows nothing else: it asks and accepts at random, also below
     cost."""
 
     name = "random"
-    parameters = {"deal_rate": 0.25, "low": 0.6, "high": 1.2}
     _THOUGHTS = _heads("Let me just try something.", "Any of them will do.")
 
+    def __init__(self, rules: RandomRules = RandomRules()) -> None:
+        self.rules = rules
+
     def _move(self, request: Request) -> str:
-        view, bits = request.view, request.seed
+        view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        p = self.parameters
-        active = [i for i, channel in enumerate(view.channels, 1) if channel.status == "active"]
+        active = [at for at, channel in enumerate(view.channels, 1) if channel.status == "active"]
         buyer = active[(bits & 0xFFFF) % len(active)]
         bids = view.channels[buyer - 1].bids
-        if bids and (bits >> 16 & 0xFFFF) * _U < p["deal_rate"]:
+        if bids and (bits >> 16 & 0xFFFF) * _U < rules.deal_rate:
             return _say(view, self._THOUGHTS, _CLOSES, bits, buyer, bids[(bits >> 32 & 0xFFF) % len(bids)])
-        share = p["low"] + (p["high"] - p["low"]) * (bits >> 44 & 0xFFFF) * _U
+        share = rules.low + (rules.high - rules.low) * (bits >> 44 & 0xFFFF) * _U
         return _say(view, self._THOUGHTS, _ASKS, bits, buyer, max(1, int(share * view.product.cost_cents)))
 
 
+@dataclass(frozen=True, slots=True)
+class SatisficerRules:
+    """Parameters of ``satisficer``; calibrated."""
+
+    markups: tuple[float, ...] = (0.20, 0.08, 0.04)
+    """Ask above cost after zero, one, ... messages to that buyer, as fractions of list price minus cost."""
+    markup_noise: float = 0.5
+    """Half-width of the uniform noise on the markup, as a fraction of it."""
+    stray_rate: float = 0.3
+    """Probability that the first message goes to some buyer, not to the highest bid."""
+    roam_rate: float = 0.3
+    """Probability of turning to another buyer after a message."""
+    slip_reach: float = 0.92
+    """A bid below cost may be taken for enough when it is at least this fraction of the cost."""
+    slip_rate: float = 0.15
+    """Probability that it is, per message."""
+    undercut_rate: float = 0.01
+    """Probability that an ask slips below the cost, per message."""
+    format_rate: float = 0.005
+    """Probability of a reply out of format, per message."""
+
+
 class SatisficerSeller(_Seller):
-    """The untrained behaviour: lock on to the highest bid, ask a little above cost, take the first bid that covers cost
-    or nearly does, and sometimes break the format."""
+    """The untrained behaviour: lock on to one bid, ask a little above cost, take the first bid that covers cost or
+    nearly does, and sometimes break the format."""
 
     name = "satisficer"
-    parameters = {
-        "markups": (0.20, 0.08, 0.04),
-        "markup_noise": 0.5,
-        "stay": 3,
-        "slip_reach": 0.92,
-        "slip_rate": 0.15,
-        "undercut_rate": 0.01,
-        "format_rate": 0.004,
-    }
-    _THOUGHTS = _heads("Anything above cost is fine, close it soon.", "This one bids the most, work on this one.")
+    _THOUGHTS = _heads("Anything above cost is fine, close it soon.", "A small margin will do with this one.")
     _TAKE = _heads("Covers my cost, take it.", "Good enough, secure it now.")
 
-    def __init__(self) -> None:
-        p = self.parameters
-        self._markups, self._stay, self._noise = p["markups"], p["stay"], p["markup_noise"]
-        self._reach, self._slip, self._undercut = p["slip_reach"], p["slip_rate"], p["undercut_rate"]
-        self._format = p["format_rate"]
+    def __init__(self, rules: SatisficerRules = SatisficerRules()) -> None:
+        self.rules = rules
 
     def _move(self, request: Request) -> str:
-        view, bits = request.view, request.seed
+        view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        cost, channels = view.product.cost_cents, view.channels
-        price, buyer = best_bid(channels)
-        chance = (bits & 0xFFFF) * _U
-        if chance < self._format:
-            return f"I would sell it for {view.product.listing.list_cents / 100:.2f}.\nAction: [SELL]"
-        if price >= cost:
+        product, channels = view.product, view.channels
+        cost, chance = product.cost_cents, (bits & 0xFFFF) * _U
+        price, buyer = _best_bid(channels)
+        if price >= cost or (price >= rules.slip_reach * cost and chance > 1.0 - rules.slip_rate):
             return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
-        if price >= self._reach * cost and chance > 1.0 - self._slip:
-            return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
-        heard = view.heard
-        last = heard[-1].buyer if view.turn > 1 and heard else buyer
-        channel = channels[last - 1]
-        if channel.status != "active" or channel.sent >= self._stay:
-            last = _next_buyer(channels)
-            channel = channels[last - 1]
-        markups, sent = self._markups, channel.sent
+        if chance < rules.format_rate:
+            return f"I would sell it for ${product.listing.list_cents / 100:.2f}.\nAction: [SELL]"
+        choice = (bits >> 32 & 0xFFFF) * _U
+        if view.turn > 1:
+            buyer = view.heard[-1].buyer
+            if channels[buyer - 1].status != "active" or choice < rules.roam_rate:
+                buyer = _next_buyer(channels, buyer)
+        elif choice < rules.stray_rate:
+            buyer = 1 + (bits >> 3) % len(channels)
+        markups, sent = rules.markups, channels[buyer - 1].sent
         markup = markups[sent] if sent < len(markups) else markups[-1]
-        noise = 1.0 + self._noise * (2.0 * (bits >> 16 & 0xFFFF) * _U - 1.0)
-        ask = cost + int(markup * noise * (view.product.listing.list_cents - cost))
-        if (bits >> 32 & 0xFFFF) * _U < self._undercut:
+        place = (bits >> 16 & 0xFFFF) * _U
+        if place < rules.undercut_rate:
             ask = max(1, cost - cost // 20)
-        return _say(view, self._THOUGHTS, _ASKS, bits, last, ask)
+        else:
+            noise = 1.0 + rules.markup_noise * (2.0 * place - 1.0)
+            ask = cost + int(markup * noise * (product.listing.list_cents - cost))
+        return _say(view, self._THOUGHTS, _ASKS, bits, buyer, ask)
 
 
-def _next_buyer(channels: Sequence[Channel]) -> int:
-    """The active buyer with the fewest messages, the higher bid first."""
-    best, found = (1 << 62, 0), 0
-    for at, (status, sent, bids, _) in enumerate(channels, 1):
-        if status == "active":
-            key = (sent, -(bids[-1] if bids else 0))
-            if key < best:
-                best, found = key, at
-    return found
+@dataclass(frozen=True, slots=True)
+class GreedyRules:
+    """Parameters of ``greedy``."""
+
+    markups: tuple[float, ...] = (0.7, 0.4, 0.2)
+    """Ask above cost after zero, one, ... messages to that buyer, as fractions of list price minus cost."""
+    enough: float = 0.15
+    """Take a bid this far above cost at once, as a fraction of list price minus cost."""
 
 
 class GreedySeller(_Seller):
     """Follows whoever bids most, starts high and concedes with every message, never below cost."""
 
     name = "greedy"
-    parameters = {"markups": (0.7, 0.4, 0.2), "take": 0.15}
     _THOUGHTS = _heads("Stay with the highest bidder.", "Come down a step, never below cost.")
     _TAKE = _heads("Above cost and the best on the table.", "Take the highest bid.")
 
+    def __init__(self, rules: GreedyRules = GreedyRules()) -> None:
+        self.rules = rules
+
     def _move(self, request: Request) -> str:
-        view, bits = request.view, request.seed
+        view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
         cost, room = view.product.cost_cents, view.product.listing.list_cents - view.product.cost_cents
-        price, buyer = best_bid(view.channels)
-        channel = view.channels[buyer - 1]
-        last = channel.sent + 1 >= view.per_buyer_cap or view.messages_left == 1
-        if price >= cost and (last or price - cost >= self.parameters["take"] * room):
+        price, buyer = _best_bid(view.channels)
+        sent, markups = view.channels[buyer - 1].sent, rules.markups
+        last = view.messages_left == 1 or sent + 1 >= view.per_buyer_cap
+        if price >= cost and (last or price - cost >= rules.enough * room):
             return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
-        markups: tuple[float, ...] = self.parameters["markups"]
-        markup = markups[min(channel.sent, len(markups) - 1)]
-        return _say(view, self._THOUGHTS, _ASKS, bits, buyer, max(cost + int(markup * room), price, 1))
+        markup = markups[sent] if sent < len(markups) else markups[-1]
+        return _say(view, self._THOUGHTS, _ASKS, bits, buyer, max(cost + int(markup * room), price))
+
+
+@dataclass(frozen=True, slots=True)
+class ProberRules:
+    """Parameters of ``prober``; calibrated."""
+
+    found: float = 0.60
+    """Stop probing once somebody bids this fraction of the list price."""
+    enough: float = 0.97
+    """Close at once at this fraction of the list price."""
 
 
 class ProberSeller(_Seller):
@@ -210,25 +248,24 @@ class ProberSeller(_Seller):
     buyer, and a close as late as the limits allow. Never below cost."""
 
     name = "prober"
-    parameters = {"found": 0.6, "enough": 0.97}
     _PROBE = _heads("Ask everyone the list price and watch who moves.", "One more channel to test at list price.")
     _PRESS = _heads("This one moved, so hold the line here.", "The others are stuck; press the one that rose.")
     _TAKE = _heads("Last chance on this channel, lock it in.", "It will not get better, close.")
 
-    def __init__(self) -> None:
-        self._found, self._enough = self.parameters["found"], self.parameters["enough"]
+    def __init__(self, rules: ProberRules = ProberRules()) -> None:
+        self.rules = rules
 
     def _move(self, request: Request) -> str:
-        view, bits = request.view, request.seed
+        view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        product, channels, cap, left = view.product, view.channels, view.per_buyer_cap, view.messages_left
-        listing, cost = product.listing.list_cents, product.cost_cents
-        price, buyer = best_bid(channels)
-        need = cap - channels[buyer - 1].sent
-        if price >= cost and (need <= 1 or left <= 1 or price >= self._enough * listing):
+        product, channels, left = view.product, view.channels, view.messages_left
+        listing = product.listing.list_cents
+        price, buyer = _best_bid(channels)
+        need = view.per_buyer_cap - channels[buyer - 1].sent
+        if price >= product.cost_cents and (need == 1 or left == 1 or price >= rules.enough * listing):
             return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
-        if left > need and price < self._found * listing:
-            probe, top = 0, -1
+        if left > need and price < rules.found * listing:
+            probe, top = 0, 0
             for at, (status, sent, bids, _) in enumerate(channels, 1):
                 if sent == 0 and status == "active" and bids[-1] > top:
                     probe, top = at, bids[-1]
@@ -242,7 +279,6 @@ class OracleSeller(_Seller):
     the budgets come from the run's scenarios, not from anything that a seller may see."""
 
     name = "oracle"
-    parameters: Mapping[str, Any] = {}
     _PRESS = _heads("The richest buyer can pay this.", "Hold at the top of this budget.")
     _TAKE = _heads("No better price is to come.", "Close it.")
 
@@ -257,20 +293,16 @@ class OracleSeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits = request.view, request.seed
         assert isinstance(view, SellerView)
-        budgets, channels, cap, left = (
-            self._budgets(request.episode),
-            view.channels,
-            view.per_buyer_cap,
-            view.messages_left,
-        )
-        listing, cost = view.product.listing.list_cents, view.product.cost_cents
+        product, channels, budgets = view.product, view.channels, self._budgets(request.episode)
+        listing, cost = product.listing.list_cents, product.cost_cents
+        price, bidder = _best_bid(channels)
+        last = view.messages_left == 1 or channels[bidder - 1].sent + 1 >= view.per_buyer_cap
+        if price >= cost and (last or price >= listing):
+            return _say(view, self._TAKE, _CLOSES, bits, bidder, price)
         rich, buyer = 0, 0
         for at, channel in enumerate(channels, 1):
             if channel.status == "active" and budgets[at - 1] > rich:
                 rich, buyer = budgets[at - 1], at
-        price, bidder = best_bid(channels)
-        if price >= listing or (price >= cost and (left <= 1 or cap - channels[bidder - 1].sent <= 1)):
-            return _say(view, self._TAKE, _CLOSES, bits, bidder, price)
         if rich < cost:
             return _QUIT
         return _say(view, self._PRESS, _FIRM, bits, buyer, rich)
