@@ -144,5 +144,7 @@ def _reread(env: Market, episode: Episode, position: int) -> Move | Violation | 
         if found is None or found.kind != refused["kind"]:
             return f"a reply refused as {refused['kind']} is now {found.kind if found else 'legal'}"
     if turn.fallback:
+        if not note.get("refused"):
+            return "a fallback without a reply that the guard refused"
         return env.fallback(turn.seat)._replace(text=turn.text)
     return parse_buyer(turn.text, codename, finish)
