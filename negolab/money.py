@@ -3,8 +3,6 @@
 Comparing two prices is comparing two integers, so "equal" means equal and a deal that is one cent off is off.
 """
 
-import math
-
 MAX_CENTS = 1_000_000_000
 """Largest amount the protocol accepts: $10,000,000.00, far above any list price of the catalogue ($4,299.98)."""
 
@@ -17,8 +15,8 @@ def dollars(cents: int) -> str:
 
 
 def round_cents(value: float) -> int:
-    """Round an amount in cents half up to a whole cent (``3498.5 -> 3499``); budgets and openings are made so."""
-    return math.floor(value + 0.5)
+    """Round an amount of cents, never negative, half up to a whole cent (``3498.5 -> 3499``); budgets and openings are made so."""
+    return int(value + 0.5)  # truncates towards zero, which is down for what is never negative
 
 
 def cents_from_text(text: str) -> int:

@@ -28,29 +28,17 @@ WINDOW = 256
 class _Game:
     """One open episode and what has been recorded of it."""
 
-    __slots__ = ("answers", "codename", "env", "notes", "pending", "players", "scenario", "turns")
+    __slots__ = ("answers", "codename", "env", "notes", "pending", "scenario", "slots", "turns")
 
-    def __init__(self, scenario: Scenario, players: tuple[Policy, ...]) -> None:
+    def __init__(self, scenario: Scenario, slots: tuple[int, ...]) -> None:
         self.scenario = scenario
         self.env = Market(scenario)
         self.codename = scenario.product.listing.codename
-        self.players = players
+        self.slots = slots  # by seat, which policy plays it
         self.turns: list[Turn] = []
         self.notes: dict[int, dict[str, Any]] = {}
         self.answers: dict[int, Move | Violation] = {}
         self.pending: dict[int, dict[str, Any]] = {}
-
-    def judge(self, request: Request, reply: Reply) -> Move | Violation:
-        """Parse a reply; a buyer's is also held against the rules, so that the guard can refuse it."""
-        text = reply.text
-        if text is None or not text.isascii():
-            text = clean_text(text)
-        if request.seat == SELLER:
-            return parse_seller(text, self.codename, reply.finish_reason)
-        read = parse_buyer(text, self.codename, reply.finish_reason)
-        if isinstance(read, Move):
-            return self.env.check(request.seat, read) or read
-        return read
 
     def note(self, seat: int, reply: Reply) -> None:
         """Keep what the record needs of an accepted reply beyond the turn itself."""
@@ -82,13 +70,13 @@ class _Game:
         self.turns += turns
         self.answers = {}
 
-    def episode(self) -> Episode:
-        """The finished episode. Only valid once the environment has an outcome."""
+    def episode(self, names: Sequence[str]) -> Episode:
+        """The finished episode, ``names`` those of the policies. Only valid once the environment has an outcome."""
         outcome, product = self.env.outcome, self.scenario.product
         assert outcome is not None
         reward = seller_reward(outcome, list_cents=product.listing.list_cents, cost_cents=product.cost_cents)
-        names = tuple([player.name for player in self.players])
-        return Episode(self.scenario, names, self.turns, self.notes, outcome, reward)
+        players = tuple([names[slot] for slot in self.slots])
+        return Episode(self.scenario, players, self.turns, self.notes, outcome, reward)
 
 
 def clean_text(text: str | None) -> str:
@@ -118,6 +106,11 @@ def play(
     An exception of a policy is passed on: the episodes yielded before are complete, the open ones are not recorded.
     """
     source = iter(scenarios)
+    # The same object may play several seats: it still gets one call per tick.
+    policies = list({id(policy): policy for policy in (seller, *buyers.values())}.values())
+    slot = {id(policy): i for i, policy in enumerate(policies)}
+    slots = {kind: slot[id(policy)] for kind, policy in buyers.items()}
+    names = [policy.name for policy in policies]
     games: list[_Game] = []
     more = True
     while games or more:
@@ -126,31 +119,27 @@ def play(
             if scenario is None:
                 more = False
             else:
-                games.append(_Game(scenario, (seller, *[buyers[t] for t in scenario.buyer_types])))
-        _tick(games, reasks)
+                games.append(_Game(scenario, (0, *[slots[kind] for kind in scenario.buyer_types])))
+        _tick(games, policies, reasks)
         still = []
         for game in games:
             if game.env.outcome is None:
                 still.append(game)
             else:
-                yield game.episode()
+                yield game.episode(names)
         games = still
 
 
-def _tick(games: Sequence[_Game], reasks: int) -> None:
+def _tick(games: Sequence[_Game], policies: Sequence[Policy], reasks: int) -> None:
     """Everybody who must speak does, once."""
-    batches: dict[int, list[tuple[_Game, Request]]] = {}
-    policies: dict[int, Policy] = {}
+    batches: list[list[tuple[_Game, Request]]] = [[] for _ in policies]
     for game in games:
+        slots = game.slots
         for request in game.env.requests():
-            policy = game.players[request.seat]
-            batch = batches.get(id(policy))
-            if batch is None:
-                batch = batches[id(policy)] = []
-                policies[id(policy)] = policy
-            batch.append((game, request))
-    for key, batch in batches.items():
-        _ask(policies[key], batch, reasks)
+            batches[slots[request.seat]].append((game, request))
+    for policy, batch in zip(policies, batches, strict=True):
+        if batch:
+            _ask(policy, batch, reasks)
     for game in games:
         game.advance()
 
@@ -163,22 +152,27 @@ def _ask(policy: Policy, batch: list[tuple[_Game, Request]], reasks: int) -> Non
             raise RuntimeError(f"policy {policy.name} gave {len(replies)} replies to {len(batch)} requests")
         again = []
         for (game, request), reply in zip(batch, replies, strict=True):
-            read = game.judge(request, reply)
-            seat = request.seat
-            if read.__class__ is Move or seat == SELLER:
-                game.answers[seat] = read
-                if reply[1:] != _FREE:
-                    game.note(seat, reply)
-                continue
-            assert isinstance(read, Violation)
-            game.refuse(seat, read, reply)
-            if attempt < reasks:
-                seed = mix(request.seed + attempt + 1)
-                again.append((game, request._replace(seed=seed, attempt=attempt + 1, complaint=read.detail)))
-                continue
-            move = game.env.fallback(seat)
-            text = render_buyer(move.verb, move.price, "", "", game.codename)
-            game.answers[seat] = move._replace(text=text)
+            seat, text = request.seat, reply.text
+            if text is None or not text.isascii():
+                text = clean_text(text)
+            # A buyer's reply is also held against the rules, so that the guard can refuse it.
+            if seat == SELLER:
+                read = parse_seller(text, game.codename, reply.finish_reason)
+            else:
+                read = parse_buyer(text, game.codename, reply.finish_reason)
+                found = read if isinstance(read, Violation) else game.env.check(seat, read)
+                if found is not None:
+                    game.refuse(seat, found, reply)
+                    if attempt < reasks:
+                        seed = mix(request.seed + attempt + 1)
+                        again.append((game, request._replace(seed=seed, attempt=attempt + 1, complaint=found.detail)))
+                        continue
+                    move = game.env.fallback(seat)
+                    game.answers[seat] = move._replace(text=render_buyer(move.verb, move.price, "", "", game.codename))
+                    continue
+            game.answers[seat] = read
+            if reply[1:] != _FREE:
+                game.note(seat, reply)
         if not again:
             return
         batch = again

@@ -214,24 +214,15 @@ def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int 
     budgets = []
     for slot in range(n):
         low, high = tiers[order[slot] % len(tiers)]
-        budgets.append(max(1, round_cents((low + (high - low) * u[slot]) * list_cents)))
+        budgets.append(round_cents((low + (high - low) * u[slot]) * list_cents) or 1)
     openings = None
     if regime.first_offer is not None:
         low, high = regime.first_offer
-        offers = [max(1, round_cents((low + (high - low) * u[n + slot]) * list_cents)) for slot in range(n)]
-        openings = tuple(min(offer, budget) for offer, budget in zip(offers, budgets, strict=True))
-    return Scenario(
-        episode=episode,
-        rep=rep,
-        regime=regime.name,
-        product=product,
-        per_buyer_cap=regime.per_buyer_cap,
-        message_budget=regime.message_budget,
-        budgets=tuple(budgets),
-        openings=openings,
-        buyer_types=tuple(types[int(u[2 * n + slot] * len(types))] for slot in range(n)),
-        key=key,
-    )
+        offers = [round_cents((low + (high - low) * ratio) * list_cents) or 1 for ratio in u[n : 2 * n]]
+        openings = tuple(map(min, offers, budgets))
+    buyer_types = tuple([types[int(ratio * len(types))] for ratio in u[2 * n : 3 * n]])
+    k, t = regime.per_buyer_cap, regime.message_budget
+    return Scenario(episode, rep, regime.name, product, k, t, tuple(budgets), openings, buyer_types, key)
 
 
 class Schedule(Sequence[Scenario]):

@@ -99,9 +99,9 @@ class Request(NamedTuple):
     seat: int
     view: SellerView | BuyerView
     seed: int
-    """Seed of this very reply: a function of the scenario, seat, turn and attempt."""
+    """64 random bits for this very reply: a function of the scenario, seat, turn and attempt."""
     seat_seed: int
-    """Seed of this seat for the whole episode: the same at every turn."""
+    """Names this seat's stream for the whole episode (``negolab.seeds.uniform`` reads it): the same at every turn."""
     attempt: int = 0
     """0 at first, then counts re-asks by the opponent guard."""
     complaint: str = ""

@@ -30,7 +30,7 @@ from negolab.scenario import Scenario
 from negolab.seeds import mix
 
 _NEW_CHANNEL = Channel("active", 0, (), ())
-_SEAT_STRIDE = 0xD1342543DE82EF95  # any large odd number: seats' streams must not overlap
+_SEAT_STRIDE = 0xD1342543DE82EF95  # any large odd number: the seats' streams must not run into each other
 _SELLER_ONLY: dict[int, None] = {SELLER: None}
 # A named tuple's own constructor is a Python function; several are made per turn, so they are made the short way.
 _new = tuple.__new__
@@ -63,10 +63,11 @@ class Market:
         "_awaiting",
         "_budget_left",
         "_channels",
+        "_constants",
         "_heard",
         "_own",
+        "_said",
         "_scenario",
-        "_seats",
         "_turn",
         "outcome",
     )
@@ -74,11 +75,12 @@ class Market:
     def __init__(self, scenario: Scenario) -> None:
         n = scenario.n_buyers
         self._scenario = scenario
+        self._constants = (scenario.product, scenario.per_buyer_cap, scenario.message_budget)
         self._channels = [_NEW_CHANNEL] * n
         self._budget_left = scenario.message_budget
         self._turn = 1
         self._heard: tuple[Said, ...] = ()
-        self._seats: list[tuple[Said, ...]] = [()] * (n + 1)
+        self._said: list[tuple[Said, ...]] = [()] * (n + 1)
         self._own: list[tuple[str, ...]] = [()] * (n + 1)
         self._awaiting: dict[int, None] = dict.fromkeys(range(1, n + 1))
         self.outcome: Outcome | None = None
@@ -89,36 +91,20 @@ class Market:
         """The N buyers at the opening, then the seller and the buyer it targeted, in turn."""
         if self.outcome is not None:
             return []
-        scenario = self._scenario
-        made = []
+        scenario, own = self._scenario, self._own
+        if self._awaiting is _SELLER_ONLY:
+            mine, key = own[SELLER], scenario.key
+            shown = (*self._constants, self._turn, self._budget_left, tuple(self._channels), self._heard, mine)
+            request = (scenario.episode, SELLER, _new(SellerView, shown), mix(key + len(mine)), key, 0, "")
+            return [_new(Request, request)]
+        listing, openings, made = scenario.product.listing, scenario.openings, []
         for seat in self._awaiting:
-            seat_seed = scenario.key + seat * _SEAT_STRIDE
-            view = self._seller_view() if seat == SELLER else self._buyer_view(seat)
-            seed = mix(seat_seed + len(self._own[seat]))
-            made.append(_new(Request, (scenario.episode, seat, view, seed, seat_seed, 0, "")))
+            mine, key = own[seat], scenario.key + seat * _SEAT_STRIDE
+            opening = None if openings is None else openings[seat - 1]
+            shown = (listing, scenario.budgets[seat - 1], scenario.per_buyer_cap, opening, self._said[seat], mine)
+            request = (scenario.episode, seat, _new(BuyerView, shown), mix(key + len(mine)), key, 0, "")
+            made.append(_new(Request, request))
         return made
-
-    def _seller_view(self) -> SellerView:
-        s = self._scenario
-        return _new(
-            SellerView,
-            (
-                s.product,
-                s.per_buyer_cap,
-                s.message_budget,
-                self._turn,
-                self._budget_left,
-                tuple(self._channels),
-                self._heard,
-                self._own[SELLER],
-            ),
-        )
-
-    def _buyer_view(self, seat: int) -> BuyerView:
-        s = self._scenario
-        opening = None if s.openings is None else s.openings[seat - 1]
-        own, heard = self._own[seat], self._seats[seat]
-        return _new(BuyerView, (s.product.listing, s.budgets[seat - 1], s.per_buyer_cap, opening, heard, own))
 
     # -- rules --------------------------------------------------------------------------------------------------
 
@@ -203,7 +189,7 @@ class Market:
         self._channels[target - 1] = _new(Channel, (status, sent + 1, bids, (*asks, price)))
         said = _new(Said, (SELLER, target, verb, price, reply.talk))
         self._heard += (said,)
-        self._seats[target] += (said,)
+        self._said[target] += (said,)
         self._awaiting = {target: None}
         return _new(Turn, (turn, SELLER, target, verb, price, reply.text, None, "", False))
 
@@ -228,7 +214,7 @@ class Market:
         self._channels[seat - 1] = _new(Channel, (status, sent, bids, asks))
         said = _new(Said, (seat, seat, verb, price, reply.talk))
         self._heard += (said,)
-        self._seats[seat] += (said,)
+        self._said[seat] += (said,)
         return _new(Turn, (turn, seat, seat, verb, price, reply.text, None, "", reply.fallback))
 
     def _settle(self) -> None:
