@@ -1,6 +1,7 @@
 """Which scripted players there are, and how to make them by name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy
@@ -14,12 +15,23 @@ from negolab.policies.scripted_sellers import (
 )
 from negolab.scenario import Schedule
 
+
+def _budgets_of(schedule: Schedule) -> Callable[[int], Sequence[int]]:
+    """Budgets by episode; some thousands are kept, since drawing a market anew costs more than playing a turn."""
+
+    @lru_cache(maxsize=4096)
+    def budgets(episode: int) -> Sequence[int]:
+        return schedule[episode].budgets
+
+    return budgets
+
+
 _MAKERS: Mapping[str, Callable[[Schedule], Policy]] = {
     "random": lambda schedule: RandomSeller(),
     "satisficer": lambda schedule: SatisficerSeller(),
     "greedy": lambda schedule: GreedySeller(),
     "prober": lambda schedule: ProberSeller(),
-    "oracle": lambda schedule: OracleSeller(lambda episode: schedule[episode].budgets),
+    "oracle": lambda schedule: OracleSeller(_budgets_of(schedule)),
 }
 
 SELLERS: tuple[str, ...] = tuple(_MAKERS)

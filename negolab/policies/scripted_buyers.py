@@ -37,36 +37,36 @@ class BuyerType:
     """Probability of a free opening that says nothing about the budget."""
     fractions: tuple[float, ...]
     """Counter as a fraction of the ask after one, two, ... seller messages; the last one holds from then on."""
-    open_share: float = 0.50
+    open_share: float = 0.505
     """A telling free opening as a fraction of the budget; nobody counts a budget above the list price."""
-    open_noise: float = 0.016
+    open_noise: float = 0.015
     """Half-width of the uniform noise on a telling opening, as a fraction of the list price."""
-    lowball: tuple[float, float] = (0.16, 0.30)
+    lowball: tuple[float, float] = (0.14, 0.32)
     """Range of an opening that tells nothing, as fractions of the list price."""
-    fraction_noise: float = 0.10
+    fraction_noise: float = 0.05
     """Half-width of the uniform noise on the counter's fraction, drawn for every reply."""
-    fraction_trait: float = 0.10
+    fraction_trait: float = 0.07
     """Half-width of the uniform noise on that fraction, drawn once per seat and episode."""
-    wealth: float = 0.10
+    wealth: float = 0.09
     """Added to that fraction per unit of budget over list price beyond 0.75: richer buyers give way sooner."""
-    flat_below: float = 0.90
+    flat_below: float = 0.93
     """Budget over ask at or below which the buyer does not move."""
-    lifted_above: float = 1.00
+    lifted_above: float = 0.99
     """Budget over ask at or above which it moves all the way to its counter; in between in proportion."""
-    accept_below: float = 0.60
+    accept_below: float = 0.65
     """An ask at or below this fraction of the budget may be accepted as it is."""
-    accept_rate: float = 0.05
+    accept_rate: float = 0.07
     """Probability that it is."""
-    quit_rate: float = 0.05
+    quit_rate: float = 0.09
     """Probability, at every seller message, of leaving the market."""
 
 
 BUYER_TYPES = {
     t.name: t
     for t in (
-        BuyerType(name="iter-50", lowball_rate=0.08, fractions=(0.68, 0.90, 0.94)),
-        BuyerType(name="iter-60", lowball_rate=0.47, fractions=(0.60, 0.86, 0.92)),
-        BuyerType(name="iter-70", lowball_rate=0.18, fractions=(0.60, 0.83, 0.90)),
+        BuyerType(name="iter-50", lowball_rate=0.10, fractions=(0.86, 0.97, 0.98)),
+        BuyerType(name="iter-60", lowball_rate=0.48, fractions=(0.59, 0.85, 0.93)),
+        BuyerType(name="iter-70", lowball_rate=0.20, fractions=(0.70, 0.86, 0.93)),
     )
 }
 """The three types by name."""
@@ -165,7 +165,7 @@ class ScriptedBuyer:
     def _answer(self, request: Request) -> str:
         t, view, bits = self.type, request.view, request.seed
         assert isinstance(view, BuyerView)
-        heard, budget = view.heard, view.budget
+        listing, budget, _, _, heard, _ = view
         # A buyer's channel is its opening, then the seller's messages and its own bids in turn.
         ask, bid, sent = heard[-1].price or 0, heard[-2].price or 0, len(heard) >> 1
         chance = (bits & 0xFFFF) * _U
@@ -180,7 +180,7 @@ class ScriptedBuyer:
             trait = (mix(request.seat_seed ^ _TRAITS) >> 32 & 0xFFFF) * _U
             share = (
                 (fractions[sent - 1] if sent <= len(fractions) else fractions[-1])
-                + t.wealth * (budget / view.listing.list_cents - 0.75)
+                + t.wealth * (budget / listing.list_cents - 0.75)
                 + t.fraction_noise * (2.0 * (bits >> 16 & 0xFFFF) * _U - 1.0)
                 + t.fraction_trait * (2.0 * trait - 1.0)
             )
@@ -195,7 +195,7 @@ class ScriptedBuyer:
                     bid, lines = counter, _RISES
         head, tail = lines[bits >> 62]
         money = f"${bid // 100}.{bid % 100:02d}"
-        return f"{head}{money}{tail}{money} (1x {view.listing.codename})"
+        return f"{head}{money}{tail}{money} (1x {listing.codename})"
 
 
 def _accept(view: BuyerView, bits: int, ask: int) -> str:

@@ -66,11 +66,12 @@ def _say(view: SellerView, heads: _Heads, tails: _Tails, bits: int, buyer: int, 
 
 
 def _best_bid(channels: Sequence[Channel]) -> tuple[int, int]:
-    """Highest standing bid in cents and its buyer, over active channels; (0, 0) when nobody is active."""
-    price, buyer = 0, 0
-    for at, (status, _, bids, _) in enumerate(channels, 1):
-        if status == "active" and bids:
-            top = bids[-1] if len(bids) == 1 else max(bids)
+    """Highest standing bid in cents and its buyer, over the active channels (each has a bid: its opening)."""
+    price = buyer = at = 0
+    for status, sent, bids, _ in channels:
+        at += 1  # noqa: SIM113 - counting here costs less than unpacking enumerate's pairs
+        if status == "active":
+            top = max(bids) if sent else bids[0]
             if top > price:
                 price, buyer = top, at
     return price, buyer
@@ -143,21 +144,21 @@ class RandomSeller(_Seller):
 class SatisficerRules:
     """Parameters of ``satisficer``; calibrated."""
 
-    markups: tuple[float, ...] = (0.20, 0.08, 0.04)
+    markups: tuple[float, ...] = (0.25, 0.06, 0.03)
     """Ask above cost after zero, one, ... messages to that buyer, as fractions of list price minus cost."""
-    markup_noise: float = 0.5
+    markup_noise: float = 0.4
     """Half-width of the uniform noise on the markup, as a fraction of it."""
-    stray_rate: float = 0.3
+    stray_rate: float = 0.12
     """Probability that the first message goes to some buyer, not to the highest bid."""
-    roam_rate: float = 0.3
+    roam_rate: float = 0.5
     """Probability of turning to another buyer after a message."""
-    slip_reach: float = 0.92
+    slip_reach: float = 0.90
     """A bid below cost may be taken for enough when it is at least this fraction of the cost."""
-    slip_rate: float = 0.15
-    """Probability that it is, per message."""
-    undercut_rate: float = 0.01
+    slip_rate: float = 0.24
+    """Probability that it is, per message, once that buyer has had two messages."""
+    undercut_rate: float = 0.003
     """Probability that an ask slips below the cost, per message."""
-    format_rate: float = 0.005
+    format_rate: float = 0.0045
     """Probability of a reply out of format, per message."""
 
 
@@ -175,16 +176,17 @@ class SatisficerSeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        product, channels = view.product, view.channels
+        product, _, _, turn, _, channels, heard, _ = view
         cost, chance = product.cost_cents, (bits & 0xFFFF) * _U
         price, buyer = _best_bid(channels)
-        if price >= cost or (price >= rules.slip_reach * cost and chance > 1.0 - rules.slip_rate):
+        worn = price >= rules.slip_reach * cost and channels[buyer - 1].sent > 1 and chance > 1.0 - rules.slip_rate
+        if price >= cost or worn:
             return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
         if chance < rules.format_rate:
             return f"I would sell it for ${product.listing.list_cents / 100:.2f}.\nAction: [SELL]"
         choice = (bits >> 32 & 0xFFFF) * _U
-        if view.turn > 1:
-            buyer = view.heard[-1].buyer
+        if turn > 1:
+            buyer = heard[-1].buyer
             if channels[buyer - 1].status != "active" or choice < rules.roam_rate:
                 buyer = _next_buyer(channels, buyer)
         elif choice < rules.stray_rate:
@@ -223,10 +225,11 @@ class GreedySeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        cost, room = view.product.cost_cents, view.product.listing.list_cents - view.product.cost_cents
-        price, buyer = _best_bid(view.channels)
-        sent, markups = view.channels[buyer - 1].sent, rules.markups
-        last = view.messages_left == 1 or sent + 1 >= view.per_buyer_cap
+        product, cap, _, _, left, channels, _, _ = view
+        cost, room = product.cost_cents, product.listing.list_cents - product.cost_cents
+        price, buyer = _best_bid(channels)
+        sent, markups = channels[buyer - 1].sent, rules.markups
+        last = left == 1 or sent + 1 >= cap
         if price >= cost and (last or price - cost >= rules.enough * room):
             return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
         markup = markups[sent] if sent < len(markups) else markups[-1]
@@ -237,7 +240,7 @@ class GreedySeller(_Seller):
 class ProberRules:
     """Parameters of ``prober``; calibrated."""
 
-    found: float = 0.60
+    found: float = 0.585
     """Stop probing once somebody bids this fraction of the list price."""
     enough: float = 0.97
     """Close at once at this fraction of the list price."""
@@ -258,19 +261,22 @@ class ProberSeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        product, channels, left = view.product, view.channels, view.messages_left
+        product, cap, _, _, left, channels, _, _ = view
         listing = product.listing.list_cents
-        price, buyer = _best_bid(channels)
-        need = view.per_buyer_cap - channels[buyer - 1].sent
+        price = buyer = probe = top = used = at = 0
+        for status, sent, bids, _ in channels:
+            at += 1  # noqa: SIM113
+            if status == "active":
+                bid = max(bids) if sent else bids[0]
+                if bid > price:
+                    price, buyer, used = bid, at, sent
+                if not sent and bid > top:
+                    probe, top = at, bid
+        need = cap - used
         if price >= product.cost_cents and (need == 1 or left == 1 or price >= rules.enough * listing):
             return _say(view, self._TAKE, _CLOSES, bits, buyer, price)
-        if left > need and price < rules.found * listing:
-            probe, top = 0, 0
-            for at, (status, sent, bids, _) in enumerate(channels, 1):
-                if sent == 0 and status == "active" and bids[-1] > top:
-                    probe, top = at, bids[-1]
-            if probe:
-                return _say(view, self._PROBE, _FIRM, bits, probe, listing)
+        if probe and left > need and price < rules.found * listing:
+            return _say(view, self._PROBE, _FIRM, bits, probe, listing)
         return _say(view, self._PRESS, _FIRM, bits, buyer, listing)
 
 
