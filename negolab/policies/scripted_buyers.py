@@ -39,7 +39,7 @@ class BuyerType:
     """Counter as a fraction of the ask after one, two, ... seller messages; the last one holds from then on."""
     open_share: float = 0.505
     """A telling free opening as a fraction of the budget; nobody counts a budget above the list price."""
-    open_noise: float = 0.011
+    open_noise: float = 0.012
     """Half-width of the uniform noise on a telling opening, as a fraction of the list price."""
     lowball: tuple[float, float] = (0.14, 0.32)
     """Range of an opening that tells nothing, as fractions of the list price."""
