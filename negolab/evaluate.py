@@ -5,15 +5,12 @@ plays its own share of the owed episodes; only the parent writes. A finished run
 of workers, and after any crash and resume, as long as the players are deterministic (all scripted ones are).
 """
 
-import csv
-import io
-import multiprocessing
-import os
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +18,16 @@ from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
 from negolab.policies.registry import make_buyers, make_seller
+from negolab.report import metrics_csv
 from negolab.rollout import play
 from negolab.scenario import Schedule, regime
 from negolab.statistics import Estimate
-from negolab.store import METRICS_CSV, Run, RunWriter, new_manifest
+from negolab.store import DAMAGED, METRICS_CSV, Run, new_manifest
+from negolab.verify import check_record, names_of
+from negolab.workers import spread
+from negolab.writer import RunWriter
+
+__all__ = ["Plan", "Settings", "evaluate", "metrics_csv", "plan", "summarise_run"]
 
 _CHUNK = 64
 """Episodes that a worker plays before it reports: small enough that a kill loses little, large enough to batch."""
@@ -61,7 +64,9 @@ class Plan:
     def warnings(self) -> list[str]:
         """What a user should know before trusting the numbers."""
         left_out = [f"left out: {problem}" for problem in self.catalog.problems]
-        return [*self.catalog.notes, *left_out, *self.schedule.regime.warnings]
+        asked, there = self.settings.products, len(self.schedule.products)
+        short = [f"the split has {there} products, not {asked}"] if asked is not None and there < asked else []
+        return [*self.catalog.notes, *left_out, *short, *self.schedule.regime.warnings]
 
     def players(self) -> tuple[Any, dict[str, Any]]:
         """The seller and the buyers by type."""
@@ -73,6 +78,8 @@ class Plan:
         settings = {**asdict(self.settings), "regime": self.schedule.regime.to_json()}
         del settings["knobs"]  # contained in the regime
         settings["products"] = len(self.schedule.products)
+        if self.settings.split != "all" and self.settings.split not in self.catalog.splits:
+            settings["split"] = "file"  # not its path: the products themselves are part of the run
         players = {"seller": seller.describe(), "buyers": {kind: p.describe() for kind, p in buyers.items()}}
         data = {
             "name": self.catalog.name,
@@ -80,7 +87,7 @@ class Plan:
             "codenames": self.catalog.rule,
             "fingerprint": self.catalog.fingerprint,
         }
-        return new_manifest(settings, players, data, len(self.schedule))
+        return new_manifest(settings, players, data, self.schedule.products, len(self.schedule))
 
 
 def plan(settings: Settings, data: str | Path | Catalog = SAMPLE) -> Plan:
@@ -104,19 +111,24 @@ def evaluate(
     *,
     workers: int = 1,
     progress: bool | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> dict[str, Estimate]:
     """Run or resume an evaluation in ``out`` and write its metrics; returns them.
 
-    ``progress``: show a bar; None: only on a terminal. Raises ``NegolabError`` for anything its user can mend, leaving
-    what was finished in place.
+    ``progress``: show a bar; None: only on a terminal. ``say`` gets a line for each record found damaged and set aside.
+    Raises ``NegolabError`` for anything its user can mend, leaving what was finished in place.
     """
     if type(workers) is not int or not 1 <= workers <= 256:
         raise NegolabError(f"workers is {workers!r}; allowed: a whole number from 1 to 256")
     made = plan(settings, data)
-    with RunWriter(out, made.manifest(), made.schedule.products) as writer:
-        owed = writer.owed()
-        fresh = _play_here(made, owed) if workers == 1 else _play_spread(made, owed, workers)
-        _write_all(writer, fresh, len(made.schedule), progress)
+    manifest = made.manifest()
+    check = partial(check_record, schedule=made.schedule, names=names_of(manifest["players"]))
+    with RunWriter(out, manifest, made.schedule.products, check) as writer:
+        if say is not None:
+            for line in _told(writer.set_aside):
+                say(line)
+        with closing(_fresh(made, writer, workers)) as fresh:
+            _write_all(writer, fresh, len(made.schedule), progress)
         writer.finish()
         found = summarise_run(Run(out))
         writer.write_text(METRICS_CSV, metrics_csv(found))
@@ -126,17 +138,36 @@ def evaluate(
 Batch = tuple[list[int], list[bytes]]
 
 
+def _told(set_aside: list[str], most: int = 5) -> Iterator[str]:
+    for line in set_aside[:most]:
+        yield f"set aside to {DAMAGED} and played again: {line}"
+    if len(set_aside) > most:
+        yield f"and {len(set_aside) - most} more lines like these"
+
+
 def _write_all(writer: RunWriter, batches: Iterable[Batch], total: int, progress: bool | None) -> None:
     from tqdm import tqdm
 
     disable = None if progress is None else not progress
-    with tqdm(total=total, initial=len(writer.done), unit="episode", disable=disable, mininterval=0.5) as bar:
+    with tqdm(total=total, initial=writer.n_done, unit="episode", disable=disable, mininterval=0.5) as bar:
         for numbers, lines in batches:
             writer.append(numbers, lines)
             bar.update(len(numbers))
 
 
-def _play_here(made: Plan, owed: Sequence[int]) -> Iterator[Batch]:
+def _fresh(made: Plan, writer: RunWriter, workers: int) -> Generator[Batch, None, None]:
+    """Play what is owed, here or spread over processes."""
+    owed = writer.owed()
+    if workers == 1:
+        yield from _play_here(made, owed)
+        return
+    # Short runs of slow players are shared out as well, not given to the first worker in one chunk.
+    size = max(1, min(_CHUNK, writer.n_owed // (2 * workers)))
+    chunks = iter(lambda: list(islice(owed, size)), [])
+    yield from spread(_worker, made, chunks, workers)
+
+
+def _play_here(made: Plan, owed: Iterable[int]) -> Iterator[Batch]:
     """Play the owed episodes in this process, in batches of those that ended together."""
     seller, buyers = made.players()
     numbers: list[int] = []
@@ -153,66 +184,23 @@ def _play_here(made: Plan, owed: Sequence[int]) -> Iterator[Batch]:
         yield numbers, lines
 
 
-_worker_plan: Plan | None = None
+def _worker(made: Plan) -> Callable[[list[int]], Batch]:
+    """A worker process's function from owed episodes to their lines."""
 
+    def work(owed: list[int]) -> Batch:
+        numbers: list[int] = []
+        lines: list[bytes] = []
+        for batch in _play_here(made, owed):
+            numbers += batch[0]
+            lines += batch[1]
+        return numbers, lines
 
-def _start_worker(settings: Settings, data: Any, parent: int) -> None:
-    """Load once per process, and leave when the parent is gone: a killed run must not go on playing."""
-    global _worker_plan
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    _worker_plan = plan(settings, data)
-
-
-def _work(owed: Sequence[int]) -> Batch:
-    assert _worker_plan is not None
-    numbers: list[int] = []
-    lines: list[bytes] = []
-    for batch in _play_here(_worker_plan, owed):
-        numbers += batch[0]
-        lines += batch[1]
-    return numbers, lines
-
-
-def _play_spread(made: Plan, owed: Sequence[int], workers: int) -> Iterator[Batch]:
-    """Play the owed episodes in ``workers`` processes, chunk by chunk; at most two chunks per worker are in flight."""
-    chunks = (owed[at : at + _CHUNK] for at in range(0, len(owed), _CHUNK))
-    context = multiprocessing.get_context("spawn")
-    start = (made.settings, made.catalog, os.getpid())
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=start) as pool:
-        running: set[Future[Batch]] = set()
-        try:
-            while True:
-                while len(running) < 2 * workers and (chunk := next(chunks, None)) is not None:
-                    running.add(pool.submit(_work, chunk))
-                if not running:
-                    return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        finally:
-            for future in running:
-                future.cancel()
+    return work
 
 
 def summarise_run(run: Run) -> dict[str, Estimate]:
     """Metrics of a complete run, read back from its episodes. Raises ``DamagedRun`` where one cannot be trusted."""
     summary = Summary()
-    for episode in run.episodes():
+    for episode in run.episodes(complete=True):
         summary.add(episode)
     return summary.estimates()
-
-
-def metrics_csv(found: Mapping[str, Estimate]) -> str:
-    """``metric,mean,se,se_clustered,n``; ``n/a`` where a value does not exist."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["metric", "mean", "se", "se_clustered", "n"])
-    for name, e in found.items():
-        table.writerow([name, *["n/a" if v is None else repr(v) for v in e[:3]], e.n])
-    return text.getvalue()

@@ -1,22 +1,19 @@
-"""A run folder: manifest, products, append-only episodes, and the tables made from them.
+"""A run folder: what lies in it, and reading it with distrust. ``writer.py`` writes it.
 
-* ``manifest.json`` is written first and says everything that decides the episodes (settings, players, data hash, code).
+* ``manifest.json`` says everything that decides the episodes (settings, players, data hash, code), and carries its own
+  hash and that of the products.
 * ``products.jsonl`` holds the products in play, so that a run can be verified and shown without the catalogue.
-* ``episodes.jsonl`` grows by whole lines, flushed as they are written; when the last owed episode is in, the lines are
-  put in episode order, so that the finished file does not depend on workers, crashes or batch sizes.
-* ``run.lock`` keeps a second writer out; the lock goes with its process, however that ends; ``run.pid`` names it.
-
-A torn last line (a crash while writing) and damaged lines (bad checksum, duplicates) are moved to
-``episodes.damaged.jsonl`` and their episodes are owed again; they never enter a table.
+* ``episodes.jsonl`` holds one line per finished episode, each with its checksum; in episode order once all are there,
+  so that the finished file does not depend on workers, crashes or batch sizes.
+* ``metrics.csv`` is computed from the episodes of a finished run.
+* ``episodes.damaged.jsonl`` keeps lines that could not be trusted; they never enter a table.
 """
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -29,6 +26,8 @@ MANIFEST, PRODUCTS, EPISODES = "manifest.json", "products.jsonl", "episodes.json
 DAMAGED, METRICS_CSV = "episodes.damaged.jsonl", "metrics.csv"
 LOCK, PID = "run.lock", "run.pid"
 _FORMAT = 1
+_SEAL = "manifest_sha256"
+_MAX_PER_PRODUCT = 1_000_000  # the most that a schedule allows
 
 
 @lru_cache(maxsize=1)
@@ -45,19 +44,43 @@ def code_sha256() -> str:
 
 
 def new_manifest(
-    settings: Mapping[str, Any], players: Mapping[str, Any], data: Mapping[str, Any], n: int
+    settings: Mapping[str, Any],
+    players: Mapping[str, Any],
+    data: Mapping[str, Any],
+    products: Sequence[Product],
+    n: int,
 ) -> dict[str, Any]:
-    """The manifest of a run of ``n`` episodes. Holds no time and no path: equal runs have equal manifests."""
-    return {
+    """The manifest of a run of ``n`` episodes. Holds no time and no path: equal runs have equal manifests.
+
+    Raises ``NegolabError`` for values that JSON cannot hold, such as names that are not valid Unicode.
+    """
+    plain = {
         "format": _FORMAT,
         "negolab": negolab.__version__,
         "code_sha256": code_sha256(),
+        "products_sha256": hashlib.sha256(products_bytes(products)).hexdigest(),
         "turn_columns": TURN_COLUMNS,
         "episodes": n,
         "settings": settings,
         "players": players,
         "data": data,
     }
+    try:
+        return seal(orjson.loads(orjson.dumps(plain)))
+    except TypeError as error:
+        raise NegolabError(f"the run's settings cannot be written down: {error}") from None
+
+
+def seal(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with a hash of itself as its last field, so that an edited one is noticed."""
+    bare = {key: value for key, value in manifest.items() if key != _SEAL}
+    digest = hashlib.sha256(orjson.dumps(bare, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return {**bare, _SEAL: digest}
+
+
+def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest as it is stored."""
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def product_to_json(product: Product) -> dict[str, Any]:
@@ -80,6 +103,11 @@ def product_from_json(data: Mapping[str, Any]) -> Product:
     return Product(listing, data["cost_cents"], text_source=data["text_source"])
 
 
+def products_bytes(products: Sequence[Product]) -> bytes:
+    """All products of a run as they are stored."""
+    return b"".join(orjson.dumps(product_to_json(product)) + b"\n" for product in products)
+
+
 class Line(NamedTuple):
     """One stored line: where it lies and what it holds."""
 
@@ -98,6 +126,8 @@ def scan(path: Path) -> Iterator[Line]:
             data, problem = None, ""
             if not raw.endswith(b"\n"):
                 problem = "the last line is torn: the writer was stopped while writing it"
+            elif not raw.strip():
+                problem = "the line is empty"
             else:
                 try:
                     data = parse_line(raw[:-1])
@@ -108,12 +138,14 @@ def scan(path: Path) -> Iterator[Line]:
 
 
 class Run:
-    """A run folder for reading. Raises ``NegolabError`` when it is not one, ``DamagedRun`` when it cannot be trusted."""
+    """A run folder for reading. Raises ``NegolabError`` when it is none, ``DamagedRun`` when it cannot be trusted."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.manifest = _read_manifest(self.folder)
-        self.products = _read_products(self.folder)
+        self.manifest = read_manifest(self.folder)
+        self.products = _read_products(self.folder, self.manifest)
+        if self.n > len(self.products) * _MAX_PER_PRODUCT:  # a forged number must not ask for all memory
+            raise DamagedRun(f"{self.folder / MANIFEST}: {self.n} episodes of {len(self.products)} products cannot be")
 
     @property
     def n(self) -> int:
@@ -125,15 +157,28 @@ class Run:
         path = self.folder / EPISODES
         return scan(path) if path.exists() else iter(())
 
-    def episodes(self) -> Iterator[Episode]:
-        """All episodes in stored order. Raises ``DamagedRun`` at the first line that cannot be trusted."""
+    def episodes(self, *, complete: bool = False) -> Iterator[Episode]:
+        """All episodes in stored order. Raises ``DamagedRun`` at the first line that cannot be trusted, also for an
+        episode that is there twice or not part of the run.
+
+        ``complete``: raise it as well, at the end, when an episode is missing. Whoever averages wants that: an
+        unfinished run lacks its longest episodes rather than a random part.
+        """
+        seen = bytearray(self.n)
         for number, line in enumerate(self.lines(), 1):
-            if line.data is None:
-                hint = (
-                    "run `negolab verify` for a full report; rerunning the evaluation sets it aside and plays it again"
-                )
-                raise DamagedRun(f"{self.folder / EPISODES}, line {number}: {line.problem}; {hint}")
+            problem = line.problem
+            if line.data is not None:
+                problem = place_problem(line.data["episode"], seen)
+            if problem or line.data is None:
+                hint = "see `negolab verify`; running the evaluation again sets it aside and plays it again"
+                raise DamagedRun(f"{self.folder / EPISODES}, line {number}: {problem}; {hint}")
             yield self.read(line.data, number)
+        missing = seen.count(0)
+        if complete and missing:
+            raise DamagedRun(
+                f"{self.folder} is not finished: {missing} of {self.n} episodes are missing; "
+                "run the evaluation again to play them"
+            )
 
     def read(self, data: Mapping[str, Any], number: int) -> Episode:
         """One parsed line as an episode. Raises ``DamagedRun`` where its fields are not those of one."""
@@ -144,224 +189,54 @@ class Run:
             raise DamagedRun(f"{self.folder / EPISODES}, line {number}: not an episode record ({detail})") from None
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def place_problem(episode: int, seen: bytearray) -> str:
+    """Mark ``episode`` as seen; says what is wrong with its number, empty for the first of an owed one."""
+    if not 0 <= episode < len(seen):
+        return f"episode {episode} is not part of this run"
+    if seen[episode]:
+        return f"episode {episode} is recorded twice"
+    seen[episode] = 1
+    return ""
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """A run folder's manifest. Raises ``NegolabError`` where there is no run, ``DamagedRun`` where it was changed."""
     path = folder / MANIFEST
     if not folder.is_dir():
-        raise NegolabError(f"{folder} is not a folder; expected a run folder written by `negolab evaluate --out DIR`")
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise NegolabError(f"{folder} {what}; expected a run folder written by `negolab evaluate --out DIR`")
     if not path.is_file():
+        if (folder / EPISODES).exists():
+            raise DamagedRun(f"{folder} holds episodes but no {MANIFEST}, so nobody can say what they are; {_REMEDY}")
         raise NegolabError(f"{folder} is not a run folder: it has no {MANIFEST}")
     try:
         found = orjson.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise DamagedRun(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != _FORMAT or type(found.get("episodes")) is not int:
-        raise DamagedRun(f"{path} is not a manifest of format {_FORMAT}")
+        raise DamagedRun(f"{path} cannot be read: {error}; {_REMEDY}") from None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        raise DamagedRun(f"{path} is not a manifest of format {_FORMAT}; {_REMEDY}")
+    try:
+        sealed = seal(found)
+    except TypeError:
+        sealed = {}
+    if found != sealed or type(found.get("episodes")) is not int or found["episodes"] < 0:
+        raise DamagedRun(f"{path} was changed after it was written: its own hash does not match; {_REMEDY}")
     return found
 
 
-def _read_products(folder: Path) -> dict[str, Product]:
+_REMEDY = "bring the file back from a copy, or move the folder away and evaluate into a new one"
+
+
+def _read_products(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Product]:
     path = folder / PRODUCTS
+    hint = "running the evaluation again writes it anew"
+    if not path.is_file():
+        raise DamagedRun(f"{path} is missing; {hint}")
     try:
-        products = [product_from_json(orjson.loads(line)) for line in path.read_bytes().splitlines()]
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest.get("products_sha256"):
+            raise DamagedRun(f"{path} was changed after it was written: its hash is not the manifest's; {hint}")
+        products = [product_from_json(orjson.loads(line)) for line in content.splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedRun(f"{path} cannot be read: {type(error).__name__}: {error}") from None
+        raise DamagedRun(f"{path} cannot be read: {type(error).__name__}: {error}; {hint}") from None
     return {product.listing.codename: product for product in products}
-
-
-class RunWriter:
-    """A run folder open for writing, new or resumed; a context manager that holds the folder's lock."""
-
-    def __init__(self, folder: str | Path, manifest: Mapping[str, Any], products: Sequence[Product]) -> None:
-        self.folder = Path(folder)
-        self._manifest = orjson.loads(orjson.dumps(manifest))
-        self._products = products
-        self._file: BinaryIO | None = None
-        self.done: set[int] = set()
-        self.set_aside: list[str] = []
-        """What was found damaged and moved away when the folder was opened, one line each."""
-
-    def __enter__(self) -> "RunWriter":
-        self._check_place()
-        with _disk(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock()
-        try:
-            with _disk(self.folder):
-                self._open()
-        except BaseException:
-            self._unlock()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._file is not None:
-                with _disk(self.folder):
-                    self._file.close()
-        finally:
-            self._unlock()
-
-    def owed(self) -> list[int]:
-        """Episodes still to be played, in order."""
-        return [index for index in range(int(self._manifest["episodes"])) if index not in self.done]
-
-    def append(self, numbers: Iterable[int], lines: Iterable[bytes]) -> None:
-        """Add finished episodes and flush: from here on a kill cannot lose them."""
-        assert self._file is not None
-        with _disk(self.folder):
-            self._file.write(b"".join([line + b"\n" for line in lines]))
-            self._file.flush()
-        self.done.update(numbers)
-
-    def finish(self) -> None:
-        """Put the episodes in order, once all are there, and sync them to the disk."""
-        assert self._file is not None
-        path = self.folder / EPISODES
-        with _disk(self.folder):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            places = [
-                (line.data["episode"], line.offset, len(line.raw)) for line in scan(path) if line.data is not None
-            ]
-            if places != sorted(places):
-                self._file.close()
-                _rewrite(path, path, [place[1:] for place in sorted(places)])
-                self._file = path.open("ab")
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a derived file of the run (a table) whole or not at all."""
-        with _disk(self.folder):
-            _write_whole(self.folder / name, text.encode("utf-8"))
-
-    # -- opening ------------------------------------------------------------------------------------------------
-
-    def _check_place(self) -> None:
-        folder = self.folder
-        if folder.exists() and not folder.is_dir():
-            raise NegolabError(f"--out {folder} is a file; give a new folder, or a run folder to resume")
-        if not folder.is_dir():
-            return
-        if (folder / MANIFEST).exists():
-            known, now = _read_manifest(folder), self._manifest
-            changed = sorted(_differences("", known, now))
-            if changed:
-                shown = "; ".join(changed[:4]) + ("; ..." if len(changed) > 4 else "")
-                raise NegolabError(
-                    f"{folder} holds another run ({shown}); resume it with its own settings or give a new folder"
-                )
-        elif any(entry.name not in (LOCK, PID) for entry in folder.iterdir()):
-            raise NegolabError(f"--out {folder} is not empty and not a run folder; give a new folder")
-
-    def _lock(self) -> None:
-        from filelock import FileLock, Timeout
-
-        pid_file = self.folder / PID  # not inside the lock file, which a failed attempt to lock empties
-        self._lock_file = FileLock(self.folder / LOCK)
-        try:
-            with _disk(self.folder):
-                self._lock_file.acquire(timeout=0)
-        except Timeout:
-            try:
-                pid = pid_file.read_text(encoding="utf-8").strip()
-            except OSError:
-                pid = "unknown"
-            raise NegolabError(
-                f"{self.folder} is being written by process {pid}; wait for it or give a new folder"
-            ) from None
-        with _disk(self.folder):
-            pid_file.write_text(f"{os.getpid()}\n", encoding="utf-8")
-
-    def _unlock(self) -> None:
-        # The lock file itself stays: removing it would let a third process lock a new one beside a waiting second.
-        (self.folder / PID).unlink(missing_ok=True)
-        self._lock_file.release()
-
-    def _open(self) -> None:
-        products = b"".join(orjson.dumps(product_to_json(p)) + b"\n" for p in self._products)
-        if not (self.folder / PRODUCTS).exists() or (self.folder / PRODUCTS).read_bytes() != products:
-            _write_whole(self.folder / PRODUCTS, products)
-        path = self.folder / EPISODES
-        if not (self.folder / MANIFEST).exists():
-            _write_whole(self.folder / MANIFEST, orjson.dumps(self._manifest, option=orjson.OPT_INDENT_2) + b"\n")
-        if path.exists():
-            self._take_stock(path)
-        self._file = path.open("ab")
-
-    def _take_stock(self, path: Path) -> None:
-        good: list[tuple[int, int]] = []
-        bad = bytearray()
-        for number, line in enumerate(scan(path), 1):
-            problem = line.problem
-            if line.data is not None:
-                episode = line.data["episode"]
-                if episode in self.done:
-                    problem = f"episode {episode} is recorded twice"
-                elif not 0 <= episode < int(self._manifest["episodes"]):
-                    problem = f"episode {episode} is not part of this run"
-                else:
-                    self.done.add(episode)
-                    good.append((line.offset, len(line.raw)))
-            if problem:
-                self.set_aside.append(f"line {number}: {problem}")
-                bad += line.raw if line.raw.endswith(b"\n") else line.raw + b"\n"
-        if bad:
-            with (self.folder / DAMAGED).open("ab") as file:
-                file.write(bad)
-                file.flush()
-                os.fsync(file.fileno())
-            _rewrite(path, path, good)
-
-
-def _differences(where: str, known: Any, now: Any) -> Iterator[str]:
-    if isinstance(known, dict) and isinstance(now, dict):
-        for key in sorted(known.keys() | now.keys()):
-            yield from _differences(f"{where}.{key}".lstrip("."), known.get(key), now.get(key))
-    elif known != now:
-        yield f"{where}: {_short(known)} there, {_short(now)} now"
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _rewrite(source: Path, target: Path, places: Sequence[tuple[int, int]]) -> None:
-    """Copy lines of ``source`` (offset, length), in the given order, into a new file and put it in ``target``'s place."""
-    temporary = target.with_name(target.name + ".tmp")
-    with source.open("rb") as old, temporary.open("wb") as new:
-        for offset, length in places:
-            old.seek(offset)
-            new.write(old.read(length))
-        new.flush()
-        os.fsync(new.fileno())
-    temporary.replace(target)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-class _disk:
-    """Turn what the operating system says of a folder into one line for its user."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-            raise NegolabError(
-                f"cannot write to {self._folder}: {reason}; what was finished is kept, run the same command again to go on"
-            ) from error

@@ -1,15 +1,25 @@
-"""Trust, checked: every stored number is computed again from the stored replies, without any model."""
+"""Trust, checked: every stored number is computed again from the stored replies, without any model.
 
+Scripted players cost nothing to ask, so where a run was made by them and by this very code they are asked again as
+well, and must give the stored replies to the byte. Other players' words can only be held against the rules.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import orjson
 
 from negolab.episodes import Episode, replay
-from negolab.errors import DamagedRun, NegolabError
-from negolab.evaluate import metrics_csv
+from negolab.errors import NegolabError
 from negolab.metrics import Summary
-from negolab.scenario import Regime, Schedule
-from negolab.store import DAMAGED, METRICS_CSV, Run, code_sha256
+from negolab.policies.base import Policy
+from negolab.policies.registry import SELLERS, make_buyers, make_seller
+from negolab.report import metrics_csv
+from negolab.rollout import WINDOW, play
+from negolab.scenario import Regime, Scenario, Schedule
+from negolab.store import DAMAGED, METRICS_CSV, Run, code_sha256, place_problem
 
 
 @dataclass(slots=True)
@@ -29,32 +39,83 @@ class Report:
         return not self.problems and self.verified == self.owed
 
 
+class Names(NamedTuple):
+    """Who plays, by the manifest."""
+
+    seller: str
+    buyers: Mapping[str, str]
+    """By buyer type."""
+
+    def by_seat(self, scenario: Scenario) -> tuple[str, ...]:
+        """As an episode's ``players`` must read."""
+        return (self.seller, *[self.buyers[kind] for kind in scenario.buyer_types])
+
+
+def names_of(players: Mapping[str, Any]) -> Names:
+    """The names in a manifest's ``players``."""
+    return Names(players["seller"]["name"], {kind: buyer["name"] for kind, buyer in players["buyers"].items()})
+
+
+def check_record(raw: bytes, episode: Episode, *, schedule: Schedule, names: Names) -> list[str]:
+    """What is wrong with a stored record: its market against the run's draw, its players, its replay, its writing.
+
+    ``raw`` is the stored line without its newline; ``episode`` what was read from it, its number one of the run's.
+    """
+    expected = schedule[episode.scenario.episode]
+    if expected != episode.scenario:
+        parts = [f for f in Scenario._fields if getattr(expected, f) != getattr(episode.scenario, f)]
+        return [f"the stored market is not the one that the run's seed draws ({', '.join(parts)} differ)"]
+    found = []
+    if episode.players != names.by_seat(expected):
+        found.append(f"players are {', '.join(episode.players)}; the run's are {', '.join(names.by_seat(expected))}")
+    found += replay(episode)
+    if not found and episode.to_line() != raw:
+        found.append("the record holds more, or other kinds of values, than an episode does")
+    return found
+
+
 def verify(folder: str | Path) -> Report:
     """Check a run folder. Raises ``NegolabError`` when it is not a run folder or its manifest cannot be read."""
     run = Run(folder)
     report = Report(run.n)
-    schedule = _schedule(run, report)
+    try:
+        schedule, names = _expected(run)
+    except (KeyError, TypeError, ValueError, AttributeError, NegolabError) as error:
+        report.problems.append(f"the manifest's settings cannot be used ({type(error).__name__}: {error})")
+        return report
+    if len(schedule) != run.n:
+        report.problems.append(f"the manifest's settings make {len(schedule)} episodes, it says {run.n}")
+        return report
+    scripted = _Scripted.of(run, schedule, report)
     summary = Summary()
-    seen: set[int] = set()
+    seen = bytearray(run.n)
     for number, line in enumerate(run.lines(), 1):
         if line.data is None:
             report.problems.append(f"line {number}: {line.problem}")
             continue
+        problem = place_problem(line.data["episode"], seen)
         try:
-            episode = run.read(line.data, number)
-            found = _check(episode, schedule, seen, run.n)
-        except (DamagedRun, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            report.problems.append(f"line {number}: not an episode that can be replayed ({error})")
+            episode = Episode.from_json(line.data, run.products)
+            found = [problem] if problem else check_record(line.raw[:-1], episode, schedule=schedule, names=names)
+        except Exception as error:  # whatever a forged record breaks, it is the record that is wrong
+            report.problems.append(
+                f"line {number}: not an episode that can be replayed ({type(error).__name__}: {error})"
+            )
             continue
         if found:
             report.problems += [f"line {number}, episode {episode.scenario.episode}: {problem}" for problem in found]
             continue
         report.verified += 1
         summary.add(episode)
-    missing = run.n - len(seen)
+        if scripted is not None:
+            scripted.compare(number, episode.scenario, line.raw[:-1])
+    if scripted is not None:
+        scripted.finish()
+    missing = seen.count(0)
     if missing:
         report.problems.append(f"{missing} of {run.n} episodes are missing; run the evaluation again to play them")
-    _check_metrics(run, summary, report)
+    if report.verified == run.n:
+        _check_metrics(run, summary, report)
     if (run.folder / DAMAGED).exists():
         report.notes.append(f"records once found damaged lie in {DAMAGED}; they were played again")
     if run.manifest.get("code_sha256") != code_sha256():
@@ -62,44 +123,69 @@ def verify(folder: str | Path) -> Report:
     return report
 
 
-def _schedule(run: Run, report: Report) -> Schedule | None:
-    """The markets as the manifest's settings draw them."""
-    try:
-        settings = run.manifest["settings"]
-        drawn = Regime(**{k: _tuples(v) for k, v in settings["regime"].items()})
-        schedule = Schedule(
-            drawn, list(run.products.values()), seed=settings["seed"], per_product=settings["per_product"]
-        )
-    except (KeyError, TypeError, NegolabError) as error:
-        report.problems.append(f"the manifest's settings cannot be used: {error}")
-        return None
-    if len(schedule) != run.n:
-        report.problems.append(f"the manifest's settings make {len(schedule)} episodes, it says {run.n}")
-        return None
-    return schedule
+def _expected(run: Run) -> tuple[Schedule, Names]:
+    """The markets as the manifest's settings draw them, and who plays."""
+    settings = run.manifest["settings"]
+    drawn = Regime(**{k: _tuples(v) for k, v in settings["regime"].items()})
+    products = list(run.products.values())
+    schedule = Schedule(drawn, products, seed=settings["seed"], per_product=settings["per_product"])
+    names = names_of(run.manifest["players"])
+    missing = set(drawn.buyer_types) - set(names.buyers)
+    if missing:
+        raise ValueError(f"no player for buyer type {min(missing)}")
+    return schedule, names
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _check(episode: Episode, schedule: Schedule | None, seen: set[int], n: int) -> list[str]:
-    number = episode.scenario.episode
-    if not 0 <= number < n:
-        return ["not part of this run"]
-    if number in seen:
-        return ["recorded twice"]
-    seen.add(number)
-    if schedule is not None and schedule[number] != episode.scenario:
-        return ["the stored market is not the one that the run's seed draws"]
-    return replay(episode)
+class _Scripted:
+    """Asks scripted players again, many episodes at once, and compares what is stored with what they say."""
+
+    def __init__(self, seller: Policy, buyers: Mapping[str, Policy], problem: Callable[[str], None]) -> None:
+        self._seller, self._buyers, self._problem = seller, buyers, problem
+        self._waiting: dict[int, tuple[int, bytes, Scenario]] = {}
+
+    @classmethod
+    def of(cls, run: Run, schedule: Schedule, report: Report) -> "_Scripted | None":
+        """None where the players are not scripted ones, or other code made the run."""
+        players, name = run.manifest["players"], run.manifest["settings"].get("seller")
+        if name not in SELLERS or run.manifest.get("code_sha256") != code_sha256():
+            return None
+        try:
+            seller, buyers = make_seller(name, schedule), make_buyers(schedule.regime.buyer_types)
+        except NegolabError:
+            return None
+        mine = {"seller": seller.describe(), "buyers": {kind: buyer.describe() for kind, buyer in buyers.items()}}
+        if orjson.loads(orjson.dumps(mine)) != players:
+            report.problems.append("the manifest's players are not the scripted players that its settings name")
+            return None
+        return cls(seller, buyers, report.problems.append)
+
+    def compare(self, number: int, scenario: Scenario, raw: bytes) -> None:
+        """Take line ``number`` in, and look at what has come together now and then."""
+        self._waiting[scenario.episode] = (number, raw, scenario)
+        if len(self._waiting) >= WINDOW:
+            self.finish()
+
+    def finish(self) -> None:
+        """Look at the rest."""
+        waiting, self._waiting = self._waiting, {}
+        for episode in play([scenario for _, _, scenario in waiting.values()], self._seller, self._buyers):
+            number, raw, scenario = waiting[episode.scenario.episode]
+            if episode.to_line() != raw:
+                self._problem(
+                    f"line {number}, episode {scenario.episode}: "
+                    "the scripted players, asked again, do not say what is stored"
+                )
 
 
 def _check_metrics(run: Run, summary: Summary, report: Report) -> None:
     path = run.folder / METRICS_CSV
-    if not path.exists():
-        if not report.problems:
-            report.problems.append(f"{METRICS_CSV} is missing; run the evaluation again to write it")
-        return
-    if path.read_text(encoding="utf-8") != metrics_csv(summary.estimates()):
-        report.problems.append(f"{METRICS_CSV} does not follow from the episodes")
+    if not path.is_file():
+        report.problems.append(f"{METRICS_CSV} is missing; run the evaluation again to write it")
+    elif path.read_bytes() != metrics_csv(summary.estimates()).encode():
+        report.problems.append(
+            f"{METRICS_CSV} does not follow from the episodes; run the evaluation again to write it anew"
+        )

@@ -1,12 +1,12 @@
 """Argument types that several commands share; each says what is allowed."""
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
 from negolab.catalog import SAMPLE
-from negolab.errors import NegolabError
-from negolab.money import cents_from_text
+from negolab.money import MAX_CENTS, cents_from_text, dollars
 from negolab.scenario import REGIMES, Interval
 
 
@@ -25,18 +25,29 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
 def price(text: str) -> int:
     """Dollars as cents."""
     try:
-        return cents_from_text(text)
+        cents = cents_from_text(text) if len(text) <= 40 else MAX_CENTS + 1
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if cents > MAX_CENTS:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is above the largest amount, {dollars(MAX_CENTS)}")
+    return cents
+
+
+# Plain ASCII decimals: no sign, exponent, inf, nan, underscore or other script's digits.
+_INTERVAL = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:-([0-9]+(?:\.[0-9]*)?|\.[0-9]+))?")
 
 
 def interval(text: str) -> Interval:
-    """``0.25-0.30``."""
-    low, dash, high = text.partition("-")
-    try:
-        return float(low), float(high if dash else low)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an interval such as 0.25-0.30") from None
+    """``0.25-0.30``, or ``0.28`` for a single ratio."""
+    found = _INTERVAL.fullmatch(text.strip())
+    if found is None or len(text) > 60:
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not an interval such as 0.25-0.30")
+    low, high = float(found[1]), float(found[2] or found[1])
+    if not 0 < low <= high <= 100:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed: 0 < low <= high <= 100, as fractions of the list price"
+        )
+    return low, high
 
 
 def intervals(text: str) -> tuple[Interval, ...]:
@@ -46,7 +57,15 @@ def intervals(text: str) -> tuple[Interval, ...]:
 
 def names(text: str) -> tuple[str, ...]:
     """``iter-50,iter-60``."""
-    return tuple(part.strip() for part in text.split(","))
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r} holds an empty name; give names such as iter-50,iter-60")
+    return found
+
+
+def first_offer(text: str) -> Interval | str:
+    """An interval, or ``free``."""
+    return "free" if text == "free" else interval(text)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +86,7 @@ def add_market(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cap", type=whole(1, 1000), metavar="K", help="messages that one buyer may get")
     group.add_argument("--messages", type=whole(1, 100_000), metavar="T", help="the seller's messages in all")
     group.add_argument("--budgets", type=intervals, metavar="LO-HI,...", help="budget tiers as fractions of list price")
-    group.add_argument("--first-offer", metavar="LO-HI|free", help="regulated first offer, or 'free'")
+    group.add_argument("--first-offer", metavar="LO-HI|free", type=first_offer, help="regulated first offer, or 'free'")
     group.add_argument("--buyer-types", type=names, metavar="A,B", help="types drawn for each buyer")
 
 
@@ -78,11 +97,7 @@ def market_knobs(args: argparse.Namespace) -> dict[str, Any]:
         "per_buyer_cap": args.cap,
         "message_budget": args.messages,
         "budget_tiers": args.budgets,
+        "first_offer": args.first_offer,
         "buyer_types": args.buyer_types,
     }
-    if args.first_offer is not None:
-        try:
-            knobs["first_offer"] = "free" if args.first_offer == "free" else interval(args.first_offer)
-        except argparse.ArgumentTypeError as error:
-            raise NegolabError(f"--first-offer: {error}, or 'free'") from None
     return {name: value for name, value in knobs.items() if value is not None}

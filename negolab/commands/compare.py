@@ -1,7 +1,11 @@
 """``negolab compare``: runs side by side, in pairs on the markets they share."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from negolab.statistics import Estimate
+    from negolab.store import Run
 
 
 def add_parser(commands: Any) -> None:
@@ -31,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Print one table per compared run."""
     from negolab.errors import NegolabError
     from negolab.metrics import METRICS, paired
-    from negolab.report import columns, number
+    from negolab.report import columns, note
     from negolab.store import Run
 
     if len(args.runs) < 2:
@@ -40,23 +44,42 @@ def run(args: argparse.Namespace) -> int:
     chosen = {name: METRICS[name] for name in (METRICS if args.all_metrics else PAPER_METRICS)}
     base = runs[0]
     for other in runs[1:]:
-        found, common = paired(base.episodes(), other.episodes(), chosen)
+        # Complete runs only: what an unfinished one lacks are its longest episodes, not a random part.
+        found, common = paired(base.episodes(complete=True), other.episodes(complete=True), chosen)
         if common == 0:
             raise NegolabError(f"{base.folder} and {other.folder} share no market: other products, seed or regime")
+        for line in _caveats(base, other, common):
+            note(f"note: {line}")
         print(f"{_name(other)} ({other.folder}) minus {_name(base)} ({base.folder}): {common} common markets")
-        rows = [["metric", "difference", "se", "se_clustered", "95% interval", "pairs"]]
-        for name, e in found.items():
-            error = e.se if e.se_clustered is None else max(e.se or 0.0, e.se_clustered)
-            span = (
-                "n/a"
-                if e.mean is None or error is None
-                else f"{e.mean - 1.96 * error:+.3f} to {e.mean + 1.96 * error:+.3f}"
-            )
-            rows.append([name, number(e.mean), number(e.se), number(e.se_clustered), span, str(e.n)])
-        print(columns(rows))
+        print(columns([_HEAD, *(_row(name, estimate) for name, estimate in found.items())]))
         print("pairs of a deal-only metric: markets in which both closed; interval: 1.96 times the larger error\n")
     return 0
 
 
-def _name(run: Any) -> str:
-    return str(run.manifest.get("players", {}).get("seller", {}).get("name", "?"))
+_HEAD = ["metric", "difference", "se", "se_clustered", "95% interval", "pairs"]
+
+
+def _row(name: str, found: "Estimate") -> list[str]:
+    from negolab.report import number
+
+    error = None if found.se is None else max(found.se, found.se_clustered or 0.0)
+    span = "n/a"
+    if found.mean is not None and error is not None:
+        span = f"{found.mean - 1.96 * error:+.3f} to {found.mean + 1.96 * error:+.3f}"
+    return [name, number(found.mean), number(found.se), number(found.se_clustered), span, str(found.n)]
+
+
+def _caveats(base: "Run", other: "Run", common: int) -> list[str]:
+    """What a reader of the differences should know."""
+    found = []
+    if not common == base.n == other.n:
+        found.append(f"compared on {common} of {other.n} and {base.n} markets: the others are in one run only")
+    if base.manifest.get("code_sha256") != other.manifest.get("code_sha256"):
+        found.append(f"{other.folder} and {base.folder} were made by different versions of the code")
+    if base.manifest["players"]["buyers"] != other.manifest["players"]["buyers"]:
+        found.append(f"{other.folder} and {base.folder} were played against different buyers")
+    return found
+
+
+def _name(run: "Run") -> str:
+    return str(run.manifest["players"]["seller"]["name"])

@@ -1,7 +1,6 @@
 """``negolab evaluate``: the main experiment for one seller."""
 
 import argparse
-import sys
 from typing import Any
 
 from negolab.commands.arguments import add_data, add_market, market_knobs, whole
@@ -34,7 +33,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, say what is unusual, play, print the metrics."""
     from negolab.evaluate import Settings, evaluate, plan
-    from negolab.report import metrics_table
+    from negolab.report import metrics_table, note
 
     settings = Settings(
         seller=args.seller,
@@ -47,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     )
     made = plan(settings, args.data)
     for warning in made.warnings:
-        print(f"note: {warning}", file=sys.stderr)
-    found = evaluate(settings, args.out, made.catalog, workers=args.workers)
+        note(f"note: {warning}")
+    found = evaluate(settings, args.out, made.catalog, workers=args.workers, say=lambda line: note(f"note: {line}"))
     print(
         f"{args.seller} (scripted) on {made.catalog.name}, split {args.split}, "
         f"{made.schedule.regime.name}, seed {args.seed}"

@@ -2,15 +2,15 @@
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from negolab.commands.arguments import price, whole
 from negolab.environment.base import Channel, Move, Violation
 from negolab.environment.market import check_seller
 from negolab.errors import NegolabError
-from negolab.money import cents_from_text
 from negolab.parser.lines import parse_seller
 
 
@@ -19,7 +19,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "parse",
         help="judge seller replies by the strict grammar and the market's rules",
-        description="Reads JSON lines with `text` (may be null) and `finish_reason`; writes a verdict per line, in order.",
+        description="Reads JSON lines with `text` (may be null) and `finish_reason`; writes a verdict per line, "
+        "in order.",
     )
     parser.add_argument(
         "--jsonl", required=True, metavar="FILE", help="replies, one JSON object per line; - reads stdin"
@@ -38,18 +39,23 @@ def run(args: argparse.Namespace) -> int:
     """Judge every line."""
     if args.cost >= args.list_price:
         raise NegolabError("--cost must be below --list-price")
+    if re.fullmatch(r"[^()\s]+", args.codename) is None:
+        raise NegolabError(f"--codename {args.codename!r}: a codename has no blanks and no brackets")
     channels = _channels(args.buyers, args.bids, args.inactive)
     if args.jsonl == "-":
-        return _judge(sys.stdin, "standard input", channels, args)
+        stdin: Any = sys.stdin
+        if stdin is None:
+            raise NegolabError("--jsonl -: standard input is closed")
+        return _judge(stdin.buffer, "standard input", channels, args)
     try:
-        file = open(args.jsonl, encoding="utf-8", newline="\n")  # noqa: SIM115 - an error while judging is another error
+        file = open(args.jsonl, "rb")  # noqa: SIM115 - an error while judging is another error
     except (OSError, ValueError) as error:
         raise NegolabError(f"--jsonl {args.jsonl}: {getattr(error, 'strerror', error)}") from None
     with file:
         return _judge(file, args.jsonl, channels, args)
 
 
-def _judge(file: TextIO, name: str, channels: list[Channel], args: argparse.Namespace) -> int:
+def _judge(file: Iterable[bytes], name: str, channels: list[Channel], args: argparse.Namespace) -> int:
     for text, finish_reason in _replies(file, name):
         read = parse_seller(text, args.codename, finish_reason, thinking=args.thinking)
         if isinstance(read, Move):
@@ -65,26 +71,31 @@ def verdict(read: Move | Violation) -> dict[str, Any]:
     return {"ok": True, "target": read.target, "action": read.verb, "price_cents": read.price}
 
 
-def _replies(file: TextIO, name: str) -> Iterator[tuple[str | None, str]]:
-    number = 0
-    try:
-        for number, line in enumerate(file, 1):
+def _replies(file: Iterable[bytes], name: str) -> Iterator[tuple[str | None, str]]:
+    """Text and finish reason of every line; UTF-8 whatever the machine's locale."""
+    lines = enumerate(file, 1)
+    while True:
+        try:
+            number, raw = next(lines)
+        except StopIteration:
+            return
+        except OSError as error:  # a folder, a broken disk
+            raise NegolabError(f"{name} cannot be read: {error.strerror or error}") from None
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             if not line.strip():
                 continue
-            try:
-                data = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise NegolabError(f"{name}, line {number}: not JSON ({error})") from None
-            if not isinstance(data, dict) or not isinstance(data.get("text", 0), str | None):
-                raise NegolabError(f'{name}, line {number}: expected an object with "text" (a string or null)')
-            reason = data.get("finish_reason")
-            if not isinstance(reason, str | None):
-                raise NegolabError(
-                    f'{name}, line {number}: "finish_reason" must be a string, such as "stop" or "length"'
-                )
-            yield data["text"], reason or "stop"
-    except UnicodeDecodeError as error:
-        raise NegolabError(f"{name}, after line {number}: not UTF-8 ({error.reason})") from None
+            data = json.loads(line)
+        except UnicodeDecodeError as error:
+            raise NegolabError(f"{name}, line {number}: not UTF-8 at byte {error.start} of the line") from None
+        except (ValueError, RecursionError) as error:
+            raise NegolabError(f"{name}, line {number}: not JSON ({error})") from None
+        if not isinstance(data, dict) or not isinstance(data.get("text", 0), str | None):
+            raise NegolabError(f'{name}, line {number}: expected an object with "text" (a string or null)')
+        reason = data.get("finish_reason")
+        if not isinstance(reason, str | None):
+            raise NegolabError(f'{name}, line {number}: "finish_reason" must be a string, such as "stop" or "length"')
+        yield data["text"], reason or "stop"
 
 
 def _channels(n: int, bids: str, inactive: str) -> list[Channel]:
@@ -95,8 +106,8 @@ def _channels(n: int, bids: str, inactive: str) -> list[Channel]:
         try:
             if not colon:
                 raise ValueError(part)
-            made[_buyer(buyer, n) - 1].append(cents_from_text(amount))
-        except ValueError:
+            made[_buyer(buyer, n) - 1].append(price(amount))
+        except (ValueError, argparse.ArgumentTypeError):
             raise NegolabError(
                 f"--bids: {part!r} is not BUYER:PRICE with BUYER from 1 to {n}, such as 2:27.50"
             ) from None
