@@ -1,0 +1,29 @@
+"""What the notebooks share, so that they stay thin.
+
+A notebook begins with ``begin(...)``, which checks every parameter and returns a ``Study``; it ends with
+``Study.write(...)``, which writes its tables and figures and prints the line that tells a finished run from one whose
+kernel died. The frames between the two come from ``frames``, single episodes from ``examples``.
+
+Below the study's folder lie ``evaluations/<regime>-<seller>-seed<k>`` (run folders, resumed when they exist),
+``tables``, ``figures`` and ``transcripts``. By default that folder's name holds a hash of settings, data and code: the
+same notebook run again goes on where it stopped, and changed code never mixes with older results.
+"""
+
+from negolab.notebook import examples, frames
+from negolab.notebook.parameters import AUTO, PARAMETERS, ParameterError, check, find_data
+from negolab.notebook.study import FINISHED, Page, Study, begin, show
+
+__all__ = [
+    "AUTO",
+    "FINISHED",
+    "PARAMETERS",
+    "Page",
+    "ParameterError",
+    "Study",
+    "begin",
+    "check",
+    "examples",
+    "find_data",
+    "frames",
+    "show",
+]

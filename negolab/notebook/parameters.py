@@ -1,0 +1,100 @@
+"""Notebook parameters: which there are, what each may be, and which catalogue ``data`` means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from negolab.catalog import SAMPLE
+from negolab.errors import NegolabError
+from negolab.paths import data_dir
+from negolab.policies.registry import SELLERS
+from negolab.scenario import MAX_SEED
+
+AUTO = "auto"
+"""``data = "auto"``: the fetched catalogue where there is one, else the bundled sample."""
+DATA_VARIABLE = "NEGOLAB_DATA"
+"""Environment variable that names the fetched catalogue's folder."""
+FETCHED = Path("data") / "AmazonHistoryPrice"
+"""Where ``negolab data fetch`` puts the catalogue, below the current folder."""
+
+
+class ParameterError(NegolabError):
+    """A notebook parameter that cannot be used. Jupyter shows one line instead of a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    def problem(self, value: object) -> str:
+        """What is wrong with ``value``; empty when nothing is. True and False are no numbers here."""
+        if type(value) is int and self.low <= value <= self.high:
+            return ""
+        return f"allowed: a whole number from {self.low} to {self.high:,}, without quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text; ``empty`` says what the empty text means, and is itself empty where it is not allowed."""
+
+    what: str
+    empty: str = ""
+
+    def problem(self, value: object) -> str:
+        """What is wrong with ``value``; empty when nothing is."""
+        if isinstance(value, str) and "\0" not in value and (value.strip() or self.empty):
+            return ""
+        return f"allowed: {self.what}, in quotes" + (f" ({self.empty})" if self.empty else "")
+
+
+PARAMETERS: Mapping[str, Whole | Text] = {
+    "data": Text(f"{SAMPLE!r}, {AUTO!r} or a catalogue folder"),
+    "split": Text("'train', 'test', 'all' or a JSON file with codenames"),
+    "sellers": Text(f"names such as {', '.join(SELLERS[:2])}, separated by commas", "empty: all scripted sellers"),
+    "baseline": Text("the name of one of the sellers"),
+    "weak": Text("the name of a seller"),
+    "strong": Text("the name of a seller"),
+    "per_product": Whole(1, 1_000_000),
+    "products": Whole(0, 1_000_000),
+    "seed": Whole(0, MAX_SEED),
+    "seeds": Whole(1, 1000),
+    "out": Text("a folder", "empty: a new one below runs/"),
+}
+"""Every parameter that a notebook may have. ``products = 0`` means all of the split; ``seeds`` are counted from
+``seed``."""
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Check parameters by type and range, as Python values. Raises ``ParameterError`` for the first bad one."""
+    for name, value in values.items():
+        if name not in PARAMETERS:
+            raise ParameterError(f"unknown parameter {name!r}; allowed: {', '.join(PARAMETERS)}")
+        problem = PARAMETERS[name].problem(value)
+        if problem:
+            raise ParameterError(f"parameter {name} is {value!r}, of type {type(value).__name__}; {problem}")
+
+
+def find_data(data: str) -> str:
+    """The catalogue that ``data`` means: a folder, or ``"sample"``. ``"auto"`` looks at ``$NEGOLAB_DATA``, then where
+    ``negolab data fetch`` puts it. Raises ``NegolabError`` when ``$NEGOLAB_DATA`` names no folder."""
+    if data != AUTO:
+        return data
+    named = os.environ.get(DATA_VARIABLE, "")
+    if named:
+        if not Path(named).is_dir():
+            raise NegolabError(f"${DATA_VARIABLE} is {named}, which is not a folder; mend or unset it")
+        return named
+    for folder in (Path.cwd() / FETCHED, data_dir() / FETCHED.name):
+        if folder.is_dir() and any(folder.glob("*.json")):
+            return str(folder)
+    return SAMPLE

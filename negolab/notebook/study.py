@@ -1,0 +1,253 @@
+"""A study: one notebook's checked settings, its folder, and playing several sellers on the same markets."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from negolab.catalog import SAMPLE, Catalog, load_catalog
+from negolab.errors import NegolabError
+from negolab.evaluate import Settings, evaluate, plan
+from negolab.notebook.frames import Panel, Table
+from negolab.notebook.parameters import ParameterError, check, find_data
+from negolab.papers.multi_buyer import ARXIV
+from negolab.paths import notebooks_dir
+from negolab.policies.registry import SELLERS
+from negolab.scenario import MAX_SEED
+from negolab.store import Run, code_sha256
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RUNS_VARIABLE = "NEGOLAB_RUNS"
+"""Environment variable: where run folders go that nobody named."""
+FINISHED = "finished:"
+"""A notebook's last line of output begins so, and nothing else does."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One notebook's settings, data and folder, all checked. ``begin`` makes it."""
+
+    name: str
+    """The notebook's name, without its suffix."""
+    catalog: Catalog
+    split: str
+    per_product: int
+    products: int | None
+    """Play only the split's first so many products; None: all."""
+    seeds: tuple[int, ...]
+    sellers: tuple[str, ...]
+    baseline: str
+    """The seller that the others are compared with."""
+    out: Path
+
+    @property
+    def data(self) -> str:
+        """Which products these are, for captions and tables."""
+        if self.catalog.name == SAMPLE:
+            return "bundled synthetic sample (invented products)"
+        known = {"amazon_history_price": "AmazonHistoryPrice"}
+        return f"{known.get(self.catalog.name, self.catalog.name)} ({len(self.catalog.products)} products)"
+
+    @property
+    def markets(self) -> str:
+        """How many markets one seller plays, in words."""
+        chosen = len(self.catalog.split(self.split)[: self.products])
+        first = "" if self.products is None else "first "
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
+        return f"{self.split} split, {first}{chosen} products x {self.per_product}, {seeds}"
+
+    def _repr_markdown_(self) -> str:
+        lines = [
+            f"- **data:** {self.data}",
+            f"- **markets:** {self.markets}; the same ones for every seller",
+            f"- **sellers:** {', '.join(self.sellers)} (all scripted: no language model is asked)",
+            f"- **folder:** `{self.out}`",
+            *(f"- **note:** {note}" for note in self.catalog.notes),
+            *(f"- **left out:** {problem}" for problem in self.catalog.problems[:5]),
+        ]
+        return "\n".join(lines)
+
+    def play(self, regime_name: str, sellers: Sequence[str] | None = None) -> Panel:
+        """Play ``sellers`` (default: the study's) on the study's markets under every seed, or take up what is already
+        there. Raises ``NegolabError`` when a run folder belongs to another run."""
+        panel: Panel = {}
+        for seller in self.sellers if sellers is None else sellers:
+            panel[seller] = []
+            for seed in self.seeds:
+                folder = self.out / "evaluations" / f"{regime_name}-{seller}-seed{seed}"
+                settings = Settings(
+                    seller,
+                    regime_name,
+                    split=self.split,
+                    per_product=self.per_product,
+                    products=self.products,
+                    seed=seed,
+                )
+                evaluate(settings, folder, self.catalog, progress=False)
+                panel[seller].append(Run(folder))
+        return panel
+
+    def title(self, text: str) -> str:
+        """A figure's title that says which data it was drawn from."""
+        return f"{text}\n{self.data}; {self.markets}"
+
+    def table(self, frame: Any, caption: str, markdown: str = "") -> Table:
+        """A table with its caption and data; ``markdown`` replaces the plain rendering of ``frame``."""
+        return Table(frame, f"{caption} Data of our rows: {self.data}; {self.markets}.", self.data, markdown)
+
+    def published(self, frame: Any, caption: str) -> Table:
+        """A table that holds nothing measured on the study's products."""
+        return Table(frame, caption, f"arXiv {ARXIV}")
+
+    def write(
+        self,
+        tables: Mapping[str, Table] | None = None,
+        figures: Mapping[str, Figure] | None = None,
+        transcripts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write tables (CSV and Markdown), figures (PNG and SVG) and transcripts (HTML), and print the last line."""
+        from negolab import plots
+
+        files: list[Path] = []
+        for name, table in (tables or {}).items():
+            files.append(self._text(f"tables/{name}.csv", table.csv()))
+            files.append(self._text(f"tables/{name}.md", table.text()))
+        for name, figure in (figures or {}).items():
+            files += plots.save(figure, self.out / "figures", name).paths
+        for name, page in (transcripts or {}).items():
+            files.append(self._text(f"transcripts/{name}.html", page))
+        for path in files:
+            print(path.relative_to(self.out).as_posix())
+        print(f"{FINISHED} {len(files)} files in {self.out}")
+
+    def _text(self, name: str, text: str) -> Path:
+        path = self.out / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise NegolabError(f"cannot write {path}: {error.strerror or error}") from None
+        return path
+
+
+def begin(name: str, **parameters: Any) -> Study:
+    """Check a notebook's parameters and open its study.
+
+    A notebook passes those of ``PARAMETERS`` that it offers; the others have the defaults below. ``weak`` and
+    ``strong`` name two sellers in place of ``sellers``. Raises ``ParameterError``, in one line, before anything is
+    played.
+    """
+    check(parameters)
+    given = {**_DEFAULTS, **parameters}
+    pair = [given[part] for part in ("weak", "strong") if given[part]]
+    sellers = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip()) or SELLERS
+    if len(set(sellers)) < len(sellers):
+        raise ParameterError(f"the sellers {', '.join(sellers)} name one twice")
+    baseline = given["baseline"] or sellers[0]
+    if baseline not in sellers:
+        raise ParameterError(f"parameter baseline is {baseline!r}; allowed: {', '.join(sellers)}")
+    seeds = range(given["seed"], given["seed"] + given["seeds"])
+    if seeds[-1] > MAX_SEED:
+        raise ParameterError(f"parameter seeds: the last seed would be {seeds[-1]}; allowed: up to {MAX_SEED}")
+    products = given["products"] or None
+    try:
+        catalog = load_catalog(find_data(given["data"]))
+        for seller in sellers:
+            plan(Settings(seller, split=given["split"], products=products, seed=seeds[-1]), catalog)
+    except NegolabError as error:
+        raise ParameterError(str(error)) from None
+    chosen = {"name": name, "split": given["split"], "per_product": given["per_product"], "products": products}
+    chosen |= {"seeds": tuple(seeds), "sellers": sellers, "baseline": baseline}
+    out = _folder(given["out"], f"{name}-{_identity(chosen, catalog)}")
+    return Study(catalog=catalog, out=out, **chosen)
+
+
+_DEFAULTS: Mapping[str, Any] = {
+    "data": SAMPLE,
+    "split": "test",
+    "sellers": "",
+    "baseline": "",
+    "weak": "",
+    "strong": "",
+    "per_product": 1,
+    "products": 0,
+    "seed": 0,
+    "seeds": 1,
+    "out": "",
+}
+
+
+def _identity(chosen: Mapping[str, Any], catalog: Catalog) -> str:
+    """Eight hex digits of settings, data and code."""
+    text = json.dumps([chosen, catalog.data_sha256, code_sha256()], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def runs_dir() -> Path:
+    """Where run folders go that nobody named: ``$NEGOLAB_RUNS``, else ``runs`` in the current folder.
+
+    A notebook opened where it lies (as nbmake does) must not leave files beside itself: then it is a fresh temporary
+    folder.
+    """
+    named = os.environ.get(RUNS_VARIABLE, "")
+    if named:
+        return Path(named).absolute()
+    here, shipped = Path.cwd().resolve(), notebooks_dir().resolve()
+    if here == shipped or shipped in here.parents:
+        return Path(tempfile.mkdtemp(prefix="negolab-runs-"))
+    return here / "runs"
+
+
+def _folder(out: str, default: str) -> Path:
+    """The study's folder, made if need be. Raises ``ParameterError`` when it cannot be written."""
+    folder = Path(out).expanduser().absolute() if out.strip() else runs_dir() / default
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        hint = f"set the parameter out, or ${RUNS_VARIABLE}"
+        raise ParameterError(f"cannot write to the folder {folder}: {error.strerror}; {hint}") from None
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn figure as a cell's last value."""
+
+    png: bytes
+    size: tuple[int, int]
+    """Width and height on screen, in CSS pixels."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        return self.png, {"width": self.size[0], "height": self.size[1]}
+
+
+def show(figure: Figure) -> Picture:
+    """Show a figure in a notebook just as its file will look; nothing is kept on disk."""
+    from negolab import plots
+
+    with tempfile.TemporaryDirectory() as folder:
+        saved = plots.save(figure, folder, "figure", formats=("png",))
+        return Picture(saved.paths[0].read_bytes(), saved.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A self-contained HTML page as a cell's last value, in a frame of its own so that its styles stay its own."""
+
+    source: str
+    height: int = 640
+
+    def _repr_html_(self) -> str:
+        style = f"width:100%;height:{self.height}px;border:1px solid #ccc"
+        return f'<iframe sandbox="" style="{style}" srcdoc="{html.escape(self.source)}"></iframe>'
