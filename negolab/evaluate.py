@@ -23,7 +23,7 @@ from negolab.rollout import play
 from negolab.scenario import Schedule, regime
 from negolab.statistics import Estimate
 from negolab.store import DAMAGED, METRICS_CSV, Run, new_manifest
-from negolab.verify import check_record, names_of
+from negolab.verify import Scripted, names_of
 from negolab.workers import spread
 from negolab.writer import RunWriter
 
@@ -122,7 +122,7 @@ def evaluate(
         raise NegolabError(f"workers is {workers!r}; allowed: a whole number from 1 to 256")
     made = plan(settings, data)
     manifest = made.manifest()
-    check = partial(check_record, schedule=made.schedule, names=names_of(manifest["players"]))
+    check = partial(Scripted(*made.players()).check, schedule=made.schedule, names=names_of(manifest["players"]))
     with RunWriter(out, manifest, made.schedule.products, check) as writer:
         if say is not None:
             for line in _told(writer.set_aside):

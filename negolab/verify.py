@@ -4,7 +4,7 @@ Scripted players cost nothing to ask, so where a run was made by them and by thi
 well, and must give the stored replies to the byte. Other players' words can only be held against the rules.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from negolab.metrics import Summary
 from negolab.policies.base import Policy
 from negolab.policies.registry import SELLERS, make_buyers, make_seller
 from negolab.report import metrics_csv
-from negolab.rollout import WINDOW, play
+from negolab.rollout import play
 from negolab.scenario import Regime, Scenario, Schedule
 from negolab.store import DAMAGED, METRICS_CSV, Run, code_sha256, place_problem
 
@@ -74,6 +74,27 @@ def check_record(raw: bytes, episode: Episode, *, schedule: Schedule, names: Nam
     return found
 
 
+class Scripted:
+    """Scripted players of a run: asked again, they must say the same."""
+
+    def __init__(self, seller: Policy, buyers: Mapping[str, Policy]) -> None:
+        self._seller, self._buyers = seller, buyers
+
+    def line(self, scenario: Scenario) -> bytes:
+        """The record of this market as these players make it."""
+        return next(play([scenario], self._seller, self._buyers)).to_line()
+
+    def check(self, raw: bytes, episode: Episode, *, schedule: Schedule, names: Names) -> list[str]:
+        """``check_record``, and the players asked again."""
+        number = episode.scenario.episode
+        if self.line(schedule[number]) == raw:  # then all the rest holds as well
+            return []
+        return check_record(raw, episode, schedule=schedule, names=names) or [_OTHER_WORDS]
+
+
+_OTHER_WORDS = "the scripted players, asked again, do not say what is stored"
+
+
 def verify(folder: str | Path) -> Report:
     """Check a run folder. Raises ``NegolabError`` when it is not a run folder or its manifest cannot be read."""
     run = Run(folder)
@@ -86,7 +107,7 @@ def verify(folder: str | Path) -> Report:
     if len(schedule) != run.n:
         report.problems.append(f"the manifest's settings make {len(schedule)} episodes, it says {run.n}")
         return report
-    scripted = _Scripted.of(run, schedule, report)
+    scripted = _scripted(run, schedule, report)
     summary = Summary()
     seen = bytearray(run.n)
     for number, line in enumerate(run.lines(), 1):
@@ -107,10 +128,8 @@ def verify(folder: str | Path) -> Report:
             continue
         report.verified += 1
         summary.add(episode)
-        if scripted is not None:
-            scripted.compare(number, episode.scenario, line.raw[:-1])
-    if scripted is not None:
-        scripted.finish()
+        if scripted is not None and scripted.line(episode.scenario) != line.raw[:-1]:
+            report.problems.append(f"line {number}, episode {episode.scenario.episode}: {_OTHER_WORDS}")
     missing = seen.count(0)
     if missing:
         report.problems.append(f"{missing} of {run.n} episodes are missing; run the evaluation again to play them")
@@ -140,45 +159,17 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-class _Scripted:
-    """Asks scripted players again, many episodes at once, and compares what is stored with what they say."""
-
-    def __init__(self, seller: Policy, buyers: Mapping[str, Policy], problem: Callable[[str], None]) -> None:
-        self._seller, self._buyers, self._problem = seller, buyers, problem
-        self._waiting: dict[int, tuple[int, bytes, Scenario]] = {}
-
-    @classmethod
-    def of(cls, run: Run, schedule: Schedule, report: Report) -> "_Scripted | None":
-        """None where the players are not scripted ones, or other code made the run."""
-        players, name = run.manifest["players"], run.manifest["settings"].get("seller")
-        if name not in SELLERS or run.manifest.get("code_sha256") != code_sha256():
-            return None
-        try:
-            seller, buyers = make_seller(name, schedule), make_buyers(schedule.regime.buyer_types)
-        except NegolabError:
-            return None
-        mine = {"seller": seller.describe(), "buyers": {kind: buyer.describe() for kind, buyer in buyers.items()}}
-        if orjson.loads(orjson.dumps(mine)) != players:
-            report.problems.append("the manifest's players are not the scripted players that its settings name")
-            return None
-        return cls(seller, buyers, report.problems.append)
-
-    def compare(self, number: int, scenario: Scenario, raw: bytes) -> None:
-        """Take line ``number`` in, and look at what has come together now and then."""
-        self._waiting[scenario.episode] = (number, raw, scenario)
-        if len(self._waiting) >= WINDOW:
-            self.finish()
-
-    def finish(self) -> None:
-        """Look at the rest."""
-        waiting, self._waiting = self._waiting, {}
-        for episode in play([scenario for _, _, scenario in waiting.values()], self._seller, self._buyers):
-            number, raw, scenario = waiting[episode.scenario.episode]
-            if episode.to_line() != raw:
-                self._problem(
-                    f"line {number}, episode {scenario.episode}: "
-                    "the scripted players, asked again, do not say what is stored"
-                )
+def _scripted(run: Run, schedule: Schedule, report: Report) -> Scripted | None:
+    """None where the players are not scripted ones, or other code made the run."""
+    players, name = run.manifest["players"], run.manifest["settings"].get("seller")
+    if name not in SELLERS or run.manifest.get("code_sha256") != code_sha256():
+        return None
+    seller, buyers = make_seller(name, schedule), make_buyers(schedule.regime.buyer_types)
+    mine = {"seller": seller.describe(), "buyers": {kind: buyer.describe() for kind, buyer in buyers.items()}}
+    if orjson.loads(orjson.dumps(mine)) != players:
+        report.problems.append("the manifest's players are not the scripted players that its settings name")
+        return None
+    return Scripted(seller, buyers)
 
 
 def _check_metrics(run: Run, summary: Summary, report: Report) -> None:

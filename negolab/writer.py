@@ -160,9 +160,8 @@ class RunWriter:
         pid_file = self.folder / PID  # not inside the lock file, which a failed attempt to lock empties
         self._lock_file = FileLock(self.folder / LOCK)
         try:
-            with _disk(self.folder, ""):
-                self._lock_file.acquire(timeout=0)
-        except Timeout:
+            self._lock_file.acquire(timeout=0)
+        except Timeout:  # an OSError too, so it comes first
             try:
                 pid = pid_file.read_text(encoding="utf-8").strip()
             except (OSError, ValueError):
@@ -170,6 +169,8 @@ class RunWriter:
             raise NegolabError(
                 f"{self.folder} is being written by process {pid or 'unknown'}; wait for it or give a new folder"
             ) from None
+        except (OSError, NotImplementedError) as error:
+            raise NegolabError(f"cannot lock {self.folder}: {getattr(error, 'strerror', '') or error}") from error
         try:
             with _disk(self.folder, ""):
                 pid_file.write_text(f"{os.getpid()}\n", encoding="utf-8")
