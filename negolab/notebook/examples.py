@@ -80,8 +80,8 @@ def replay(run: paper.ExampleRun, catalog: Catalog) -> Episode:
         buyer_types=regime.buyer_types * len(run.budgets),
         key=0,
     )
-    buyers = {kind: _Script(run, "published buyer") for kind in scenario.buyer_types}
-    return next(play([scenario], _Script(run, "published seller"), buyers))
+    buyers = {kind: _Script(run, "the paper's buyer") for kind in scenario.buyer_types}
+    return next(play([scenario], _Script(run, f"the paper's {run.name} seller"), buyers))
 
 
 def board_before(episode: Episode, turn: int) -> str:
@@ -122,14 +122,20 @@ def example_table(replayed: Mapping[str, Episode]) -> pd.DataFrame:
 
 
 def telling(runs: Iterable[Run]) -> dict[str, Episode]:
-    """Three episodes worth reading: ``best`` and ``median`` by reward, and the first ``violation``; ties go to the
-    earliest. A kind that does not occur is left out."""
-    found = sorted(episodes(runs), key=lambda e: -e.reward)
+    """Three episodes worth reading: ``best`` and ``median`` by reward, and the first ``violation``. Among equal
+    rewards the product with the larger room between cost and list price comes first: there was more to win or lose. A
+    kind that does not occur is left out."""
+    found = sorted(episodes(runs), key=lambda e: (-e.reward, -_room(e)))
     if not found:
         return {}
     chosen = {"best": found[0], "median": found[len(found) // 2]}
     broken = next((e for e in found if e.outcome.kind == "violation"), None)
     return chosen if broken is None else {**chosen, "violation": broken}
+
+
+def _room(episode: Episode) -> float:
+    product = episode.scenario.product
+    return 1 - product.cost_cents / product.listing.list_cents
 
 
 def outcome_line(episode: Episode) -> str:

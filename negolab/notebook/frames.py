@@ -79,7 +79,7 @@ def _cell(value: Any, column: str) -> str:
     if isinstance(value, float):
         if column == "n" or column.endswith("_n"):
             return f"{value:.0f}"
-        return f"{value:,.2f}" if "$" in column else f"{value:.3f}"
+        return f"{value:z,.2f}" if "$" in column else f"{value:z.3f}"
     return str(value).replace("|", "\\|")
 
 
@@ -131,7 +131,7 @@ def products(catalog: Catalog) -> pd.DataFrame:
 
 
 def price_quantiles(frame: pd.DataFrame) -> pd.DataFrame:
-    """Quantiles, mean and standard deviation of list price, cost, margin (dollars) and cost / list price."""
+    """List price, cost and margin (dollars) and cost / list price: quantiles, mean and standard deviation as rows."""
     listed, cost = frame["list_cents"] / 100, frame["cost_cents"] / 100
     columns = {
         "list price ($)": listed,
@@ -140,11 +140,10 @@ def price_quantiles(frame: pd.DataFrame) -> pd.DataFrame:
         "cost / list price": cost / listed,
     }
     points = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
-    rows = [
-        {"quantity": name, **{f"{100 * q:.0f} %": float(values.quantile(q)) for q in points}}
-        | {"mean": float(values.mean()), "sd": float(values.std()), "n": len(values)}
-        for name, values in columns.items()
-    ]
+    rows: list[dict[Any, Any]]
+    rows = [{"statistic": f"{100 * q:.0f} % quantile"} | {n: v.quantile(q) for n, v in columns.items()} for q in points]
+    rows.append({"statistic": "mean"} | {name: values.mean() for name, values in columns.items()})
+    rows.append({"statistic": "standard deviation"} | {name: values.std() for name, values in columns.items()})
     return numeric(rows)
 
 

@@ -52,10 +52,8 @@ class Study:
     @property
     def data(self) -> str:
         """Which products these are, for captions and tables."""
-        if self.catalog.name == SAMPLE:
-            return "bundled synthetic sample (invented products)"
-        known = {"amazon_history_price": "AmazonHistoryPrice"}
-        return f"{known.get(self.catalog.name, self.catalog.name)} ({len(self.catalog.products)} products)"
+        known = {SAMPLE: "bundled synthetic sample (invented products)", "amazon_history_price": "AmazonHistoryPrice"}
+        return known.get(self.catalog.name, f"catalogue {self.catalog.name!r}")
 
     @property
     def markets(self) -> str:
@@ -98,13 +96,17 @@ class Study:
 
     def title(self, text: str) -> str:
         """A figure's title that says which data it was drawn from."""
-        return f"{text}\n{self.data}; {self.markets}"
+        return f"{text}\nours: {self.data}; {self.markets}"
 
     def table(self, frame: Any, caption: str, markdown: str = "") -> Table:
-        """A table with its caption and data; ``markdown`` replaces the plain rendering of ``frame``."""
-        return Table(frame, f"{caption} Data of our rows: {self.data}; {self.markets}.", self.data, markdown)
+        """A table of results with its caption and data; ``markdown`` replaces the plain rendering of ``frame``."""
+        return Table(frame, f"{caption} Our rows: {self.data}; {self.markets}.", self.data, markdown)
 
-    def published(self, frame: Any, caption: str) -> Table:
+    def catalogue_table(self, frame: Any, caption: str) -> Table:
+        """A table about the products themselves."""
+        return Table(frame, f"{caption} Data: {self.data}.", self.data)
+
+    def published_table(self, frame: Any, caption: str) -> Table:
         """A table that holds nothing measured on the study's products."""
         return Table(frame, caption, f"arXiv {ARXIV}")
 
