@@ -418,10 +418,16 @@ def converse(command, dialogue, timeout=60):
         os.execv(command[0], command)
     seen, at, until = b"", 0, time.monotonic() + timeout
     pending = list(dialogue)
+    answer, heard = b"", time.monotonic()
     while time.monotonic() < until:
         if pending and pending[0][0] in seen[at:]:
             at = seen.index(pending[0][0], at) + len(pending[0][0])
-            os.write(terminal, pending.pop(0)[1])
+            answer = pending.pop(0)[1]
+            os.write(terminal, answer)
+        elif len(answer) == 1 and time.monotonic() > heard + 2:
+            # An interrupt between the prompt and the wait for a key is only noticed at the next key, in any Python.
+            os.write(terminal, answer)
+            heard = time.monotonic()
         if select.select([terminal], [], [], 0.05)[0]:
             try:
                 more = os.read(terminal, 65536)
@@ -430,6 +436,7 @@ def converse(command, dialogue, timeout=60):
             if not more:
                 break
             seen += more
+            heard = time.monotonic()
     else:
         os.kill(child, 9)
     os.close(terminal)
