@@ -12,14 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn, TextIO
 
 import negolab
-from negolab.commands import compare, data, evaluate, notebooks, parse, play, show, verify
 from negolab.errors import DamagedRun, NegolabError
 
-_COMMANDS = (data, parse, evaluate, compare, verify, show, play, notebooks)
+_COMMANDS = ("data", "parse", "evaluate", "compare", "verify", "show", "play", "notebooks")
 _KEPT = "what was finished is kept, run the same command again to go on"
 
 
@@ -38,8 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="negolab", description="Reproducible experiments on how language models bargain.")
     parser.add_argument("--version", action="version", version=f"negolab {negolab.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in _COMMANDS:
-        module.add_parser(commands)
+    for name in _COMMANDS:  # imported here and not above: an interrupt while modules load is one, too
+        import_module(f"negolab.commands.{name}").add_parser(commands)
     return parser
 
 

@@ -120,16 +120,29 @@ class _Worker:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """A process that is started inherits the blocked signals, so that an interrupt cannot hit it half made."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # starting it would release the signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    """Keep an interrupt away from a process that is being made, on both sides, and give it out afterwards.
+
+    The new process inherits the blocked signals. Here blocking is not enough: a numerical library's threads do not
+    block them, and Python runs its handlers in the main thread whichever thread was hit.
+    """
+    came: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {number: found for number in _SIGNALS if callable(found := signal.getsignal(number))}
+    if hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()  # starting it would release the signals
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    for number in handlers:
+        signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for found in came[:1]:
+            signal.raise_signal(found)
 
 
 def _serve(connection: Connection) -> None:
