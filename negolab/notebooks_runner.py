@@ -212,7 +212,8 @@ def problem(copy: Path, said: str) -> str:
     code = [c for c in cells if c.cell_type == "code" and not own & set(c.metadata.get("tags", ()))]
     for number, cell in enumerate(code, 1):
         for output in cell.outputs:
-            if output.output_type == "error":
+            # A stopped run's kernel was interrupted by us: why it was stopped is the news.
+            if output.output_type == "error" and not (said and output.ename == "KeyboardInterrupt"):
                 return _line(f"{_name(number, cell)}: {output.ename}: {output.evalue}")
     started = [(n, c) for n, c in enumerate(code, 1) if c.metadata.get("papermill", {}).get("start_time")]
     if said:

@@ -122,20 +122,21 @@ def example_table(replayed: Mapping[str, Episode]) -> pd.DataFrame:
 
 
 def telling(runs: Iterable[Run]) -> dict[str, Episode]:
-    """Three episodes worth reading: ``best`` and ``median`` by reward, and the first ``violation``. Among equal
-    rewards the product with the larger room between cost and list price comes first: there was more to win or lose. A
-    kind that does not occur is left out."""
-    found = sorted(episodes(runs), key=lambda e: (-e.reward, -_room(e)))
-    if not found:
+    """Three episodes worth reading: the ``best`` by gain over list price (a deal at list price says little where that
+    is a dollar above cost), the ``median`` by reward, and the first ``violation`` in order of play. A kind that does
+    not occur is left out."""
+    played = list(episodes(runs))
+    if not played:
         return {}
-    chosen = {"best": found[0], "median": found[len(found) // 2]}
-    broken = next((e for e in found if e.outcome.kind == "violation"), None)
+    by_reward = sorted(played, key=lambda e: -e.reward)
+    chosen = {"best": max(played, key=_gain), "median": by_reward[len(by_reward) // 2]}
+    broken = next((e for e in played if e.outcome.kind == "violation"), None)
     return chosen if broken is None else {**chosen, "violation": broken}
 
 
-def _room(episode: Episode) -> float:
-    product = episode.scenario.product
-    return 1 - product.cost_cents / product.listing.list_cents
+def _gain(episode: Episode) -> float:
+    product, price = episode.scenario.product, episode.outcome.price
+    return 0.0 if price is None else (price - product.cost_cents) / product.listing.list_cents
 
 
 def outcome_line(episode: Episode) -> str:

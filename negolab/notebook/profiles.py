@@ -112,13 +112,13 @@ def load_profile(profile: str, folder: Path | None = None) -> Parameters:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise NegolabError(f"profile {path} must be a list of lines such as seed: 0")
-    seen = set()
+    keys = [key.value for key, _ in node.value]
+    if len(set(keys)) < len(keys):
+        raise NegolabError(f"profile {path} names {next(k for k in keys if keys.count(k) > 1)} twice")
     for key, value in node.value:
-        if key.value in seen:
-            raise NegolabError(f"profile {path}: {key.value} stands there twice")
-        seen.add(key.value)
-        if value.tag.endswith(":int") and value.value.lstrip("+") != str(values[key.value]):
-            raise NegolabError(f"profile {path}: {key.value}: {value.value} reads as {values[key.value]}; write that")
+        read = values.get(key.value)
+        if value.tag.endswith(":int") and value.value.lstrip("+") != str(read):
+            raise NegolabError(f"profile {path}: {key.value}: {value.value} reads as {read}; write that")
     return dict(values)
 
 

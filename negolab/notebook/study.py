@@ -252,4 +252,4 @@ class Page:
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{self.height}px;border:1px solid #ccc"
-        return f'<iframe sandbox="" style="{style}" srcdoc="{html.escape(self.source)}"></iframe>'
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(self.source)}"></iframe>'
