@@ -5,6 +5,7 @@ plays its own share of the owed episodes; only the parent writes. A finished run
 of workers, and after any crash and resume, as long as the players are deterministic (all scripted ones are).
 """
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -82,7 +83,8 @@ class Plan:
             settings["split"] = "file"  # not its path: the products themselves are part of the run
         players = {"seller": seller.describe(), "buyers": {kind: p.describe() for kind, p in buyers.items()}}
         data = {
-            "name": self.catalog.name,
+            # A folder's name as text in every locale: what is not UTF-8 could not be stored.
+            "name": os.fsencode(self.catalog.name).decode("utf-8", "replace"),
             "sha256": self.catalog.data_sha256,
             "codenames": self.catalog.rule,
             "fingerprint": self.catalog.fingerprint,

@@ -109,13 +109,13 @@ def _channels(n: int, bids: str, inactive: str) -> list[Channel]:
             made[_buyer(buyer, n) - 1].append(price(amount))
         except (ValueError, argparse.ArgumentTypeError):
             raise NegolabError(
-                f"--bids: {part!r} is not BUYER:PRICE with BUYER from 1 to {n}, such as 2:27.50"
+                f"--bids: {part[:40]!r} is not BUYER:PRICE with BUYER from 1 to {n}, such as 2:27.50"
             ) from None
     for part in filter(None, (p.strip() for p in inactive.split(","))):
         try:
             closed.add(_buyer(part, n))
         except ValueError:
-            raise NegolabError(f"--inactive: {part!r} is not a buyer from 1 to {n}") from None
+            raise NegolabError(f"--inactive: {part[:40]!r} is not a buyer from 1 to {n}") from None
     return [Channel("quit" if i in closed else "active", 0, tuple(made[i - 1]), ()) for i in range(1, n + 1)]
 
 
