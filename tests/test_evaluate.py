@@ -20,7 +20,12 @@ from negolab.scenario import Schedule, regime
 from negolab.store import EPISODES, MANIFEST, PID, Run
 from negolab.verify import verify
 
-LONG = ("--split", "all", "--per-product", "20")  # 2,400 episodes, half a second: enough to be caught in the middle
+LONG = (
+    "--split",
+    "all",
+    "--per-product",
+    "10",
+)  # 1,200 episodes, some tenths of a second: enough to be caught in the middle
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +123,7 @@ def test_a_worker_that_is_killed_alone_ends_the_run_in_one_line(how, long_run, t
 @pytest.mark.parametrize("how, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_to_the_whole_group_ends_it_soon_and_quietly(how, code, workers, long_run, tmp_path):
     folder = tmp_path / "run"
-    for wait_for in (0, 1_500_000):
+    for wait_for in (0, 700_000):
         with started(folder, "--workers", workers, bytes_written=wait_for) as process:
             family = children(process.pid)
             if how == signal.SIGINT:
@@ -130,7 +135,7 @@ def test_an_interrupt_to_the_whole_group_ends_it_soon_and_quietly(how, code, wor
             assert "what was finished is kept, run the same command again to go on" in one_line(err)
             assert gone(family)
             assert not (folder / PID).exists()
-    assert (folder / EPISODES).stat().st_size >= 1_500_000
+    assert (folder / EPISODES).stat().st_size >= 700_000
     assert main(evaluate_args(folder, *LONG)) == 0
     assert contents(folder) == contents(long_run)
 
@@ -140,7 +145,7 @@ def test_a_disk_that_fills_up_is_told_in_one_line_and_can_be_resumed(long_run, t
     folder = tmp_path / "run"
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
 
     for workers in ("1", "2"):
         done = run_command(evaluate_args(folder, *LONG, "--workers", workers), preexec_fn=limit)
@@ -148,8 +153,8 @@ def test_a_disk_that_fills_up_is_told_in_one_line_and_can_be_resumed(long_run, t
         last = done.stderr.splitlines()[-1]
         assert f"cannot write to {folder}: File too large; what was finished is kept" in last
         assert "Traceback" not in done.stderr
-        assert (folder / EPISODES).stat().st_size <= 1_500_000
-        assert len(list(Run(folder).lines())) > 300
+        assert (folder / EPISODES).stat().st_size <= 700_000
+        assert len(list(Run(folder).lines())) > 150
     assert main(evaluate_args(folder, *LONG)) == 0
     assert contents(folder) == contents(long_run)
 
@@ -178,7 +183,7 @@ def test_a_disk_that_is_full_from_the_start(name, tmp_path, monkeypatch, capsys)
 
 
 def test_the_number_of_workers_does_not_matter(tmp_path):
-    settings = ("--split", "all", "--per-product", "3", "--regime", "ood_diverse")
+    settings = ("--split", "all", "--per-product", "2", "--regime", "ood_diverse")
     first = contents(make_run(tmp_path / "1", *settings, seller="satisficer"))
     for workers in ("2", "5"):
         made = make_run(tmp_path / workers, *settings, "--workers", workers, seller="satisficer")
