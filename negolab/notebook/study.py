@@ -61,7 +61,8 @@ class Study:
         chosen = len(self.catalog.split(self.split)[: self.products])
         first = "" if self.products is None else "first "
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
-        return f"{self.split} split, {first}{chosen} products x {self.per_product}, {seeds}"
+        each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
+        return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}"
 
     def _repr_markdown_(self) -> str:
         lines = [

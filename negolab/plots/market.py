@@ -54,6 +54,7 @@ def catalog_distribution(frame: pd.DataFrame, source: str = "catalogue") -> Figu
         ax.bar_label(bars, padding=2, fontsize=7.5)
         ax.set_yticks(range(len(names)), names)
         ax.set(ylim=(len(names) - 0.4, -0.6), xlabel="products", xlim=(0, 1.15 * max(counts)))
+        ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
         ax.tick_params(axis="y", length=0)
     else:
         no_data(ax)
@@ -124,7 +125,8 @@ def first_offers(frame: pd.DataFrame, paper: pd.DataFrame | None = None, source:
             chosen = known & (of_type == kind)
             colour, line, marker = SERIES[(0, 2, 4, 3, 5, 6, 7, 1)[k % 8]]
             step = max(1, int(chosen.sum()) // 700)
-            left.scatter(budgets[chosen][::step], offers[chosen][::step], s=7, color=colour, alpha=0.18, linewidths=0)
+            faint = 0.18 if chosen.sum() > 200 else 0.7  # a handful of points must be seen, thousands must not cover
+            left.scatter(budgets[chosen][::step], offers[chosen][::step], s=7, color=colour, alpha=faint, linewidths=0)
             mids, means, errors = _binned(budgets[chosen], offers[chosen], edges)
             left.errorbar(mids, means, yerr=errors, color=colour, ls=line, marker=marker, ms=5, lw=1.4, label=kind)
         left.set(xlabel="hidden budget / list price", ylabel="first offer / list price")

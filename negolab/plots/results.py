@@ -82,7 +82,7 @@ def skill_radar(rows: pd.DataFrame, title: str = "Seller skill profile") -> Figu
     fig.legend(handles, [textwrap.fill(label, 38) for label in labels], loc="upper right", bbox_to_anchor=(0.995, 0.93))
     left_out = [f"Not drawn: {len(rows) - len(drawn)} more."] if len(rows) > len(drawn) else []
     scale = f"Every axis from {RADAR_FLOOR} (centre) to 1 (rim); dark ring: 0. Numbers: {labels[0]}."
-    caption(fig, " ".join([scale, whose(sources(drawn), "tables 1 and 2"), *left_out, *notes]))
+    caption(fig, " ".join([scale, whose(sources(drawn), "figure 3 and tables 1, 2"), *left_out, *notes]))
     return fig
 
 
