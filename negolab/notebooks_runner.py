@@ -29,7 +29,7 @@ from typing import Any
 import negolab
 from negolab.errors import NegolabError
 from negolab.notebook.parameters import AUTO, DATA_VARIABLE, find_data
-from negolab.notebook.profiles import Notebook, Parameters
+from negolab.notebook.profiles import Notebook, Parameters, read_cells
 from negolab.notebook.study import FINISHED
 
 KERNEL = "python3"
@@ -202,31 +202,30 @@ def problem(copy: Path, said: str) -> str:
     ``said`` is what stopped the run, where that is known. Papermill's own statuses are not asked: after a kernel's
     death they call every cell completed.
     """
-    import nbformat
-
     try:
-        cells = nbformat.read(copy, as_version=4).cells
-    except Exception as error:  # missing, torn, not a notebook
+        cells = read_cells(copy)
+    except (OSError, ValueError, TypeError) as error:  # missing, torn, not a notebook
         return _line(said or f"no executed copy: {error}")
     own = {"injected-parameters", "papermill-error-cell-tag"}
-    code = [c for c in cells if c.cell_type == "code" and not own & set(c.metadata.get("tags", ()))]
+    code = [c for c in cells if c["cell_type"] == "code" and not own & set(c["metadata"].get("tags", ()))]
     for number, cell in enumerate(code, 1):
-        for output in cell.outputs:
+        for output in cell["outputs"]:
             # A stopped run's kernel was interrupted by us: why it was stopped is the news.
-            if output.output_type == "error" and not (said and output.ename == "KeyboardInterrupt"):
-                return _line(f"{_name(number, cell)}: {output.ename}: {output.evalue}")
-    started = [(n, c) for n, c in enumerate(code, 1) if c.metadata.get("papermill", {}).get("start_time")]
+            if output["output_type"] == "error" and not (said and output["ename"] == "KeyboardInterrupt"):
+                return _line(f"{_name(number, cell)}: {output['ename']}: {output['evalue']}")
+    started = [(n, c) for n, c in enumerate(code, 1) if c["metadata"].get("papermill", {}).get("start_time")]
     if said:
         where = f"{_name(*started[-1])}: " if started else "before the first cell: "
         return _line(where + said)
-    printed = "".join(o.text for o in code[-1].outputs if o.output_type == "stream") if code else ""
+    streams = [o for o in code[-1]["outputs"] if o["output_type"] == "stream"] if code else []
+    printed = "".join("".join(o["text"]) for o in streams)
     if not printed.strip().split("\n")[-1].startswith(FINISHED):
         return _line(f"the last cell did not print its final line, {FINISHED!r}: the notebook did not run to its end")
     return ""
 
 
-def _name(number: int, cell: Any) -> str:
-    lines = [line for line in cell.source.split("\n") if line.strip() and not line.startswith("#")]
+def _name(number: int, cell: Mapping[str, Any]) -> str:
+    lines = [line for line in cell["source"].split("\n") if line.strip() and not line.startswith("#")]
     return f"code cell {number}" + (f" ({lines[-1].strip()[:60]})" if lines else "")
 
 

@@ -48,16 +48,30 @@ def shipped(folder: Path | None = None) -> list[Notebook]:
     return found
 
 
+def read_cells(path: Path) -> list[dict[str, Any]]:
+    """A notebook's cells (nbformat 4), each source as one text. Raises ``ValueError`` or ``OSError`` for anything else.
+
+    Plain JSON: importing nbformat with its schema checker takes seconds, too long for saying that a name is misspelt.
+    """
+    book = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(book, dict) or book.get("nbformat") != 4 or not isinstance(book.get("cells"), list):
+        raise ValueError("not a notebook of format 4")
+    cells = []
+    for cell in book["cells"]:
+        if not isinstance(cell, dict) or not isinstance(cell.get("metadata"), dict):
+            raise ValueError("a cell is not one of format 4")
+        cells.append({**cell, "source": "".join(cell.get("source", ""))})
+    return cells
+
+
 def read_notebook(path: Path) -> Notebook:
     """Read a notebook's title and parameters. Raises ``NegolabError`` when it is no notebook, or its code cell tagged
     ``parameters`` is missing, doubled, or holds more than plain assignments."""
-    import nbformat
-
     try:
-        cells = nbformat.read(path, as_version=4).cells
-    except Exception as error:  # whatever nbformat finds wrong with a file
+        cells = read_cells(path)
+    except (OSError, ValueError, TypeError) as error:
         raise NegolabError(f"{path} cannot be read as a notebook: {error}") from None
-    tagged = [c.source for c in cells if c.cell_type == "code" and "parameters" in c.metadata.get("tags", ())]
+    tagged = [c["source"] for c in cells if c["cell_type"] == "code" and "parameters" in c["metadata"].get("tags", ())]
     if len(tagged) != 1:
         raise NegolabError(f"{path} has {len(tagged)} code cells tagged 'parameters'; expected one")
     parameters: Parameters = {}
@@ -68,7 +82,7 @@ def read_notebook(path: Path) -> Notebook:
             parameters[node.targets[0].id] = ast.literal_eval(node.value)
     except (SyntaxError, ValueError) as error:
         raise NegolabError(f"{path}: the parameters cell must hold only lines such as seed = 0 ({error})") from None
-    heading = next((c.source for c in cells if c.cell_type == "markdown"), "").split("\n")[0]
+    heading = next((c["source"] for c in cells if c["cell_type"] == "markdown"), "").split("\n")[0]
     return Notebook(path.stem, path, heading.lstrip("# "), parameters, tagged[0])
 
 
