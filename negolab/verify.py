@@ -135,8 +135,9 @@ def verify(folder: str | Path) -> Report:
         report.problems.append(f"{missing} of {run.n} episodes are missing; run the evaluation again to play them")
     if report.verified == run.n:
         _check_metrics(run, summary, report)
-    if (run.folder / DAMAGED).exists():
-        report.notes.append(f"records once found damaged lie in {DAMAGED}; they were played again")
+    aside = run.folder / DAMAGED
+    if aside.exists() and aside.stat().st_size > 0:
+        report.notes.append(f"records once found damaged lie in {DAMAGED}; their episodes were owed again")
     if run.manifest.get("code_sha256") != code_sha256():
         report.notes.append("the run was made by another version of the code than the one that verifies it")
     return report

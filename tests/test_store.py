@@ -172,6 +172,7 @@ def test_damaged_lines_are_found_set_aside_and_played_again_once(kind, reference
     assert main(["verify", str(run)]) == 1
     err = capsys.readouterr().err
     assert "problem: line 4" in err and len(err) < 2000
+    assert ("line 4: the line is empty" in err) == (kind == "blank")
     assert main(["compare", str(reference), str(run)]) == 1
     assert "line 4" in one_line(capsys.readouterr().err)
     assert again(run) == 0
@@ -378,6 +379,26 @@ def test_a_forged_record_is_found_by_verify_and_replaced_by_evaluate(forgery, re
     assert contents(run) == contents(reference)
 
 
+NO_RULE_BROKEN = ("thought", "talk", "legal bid", "note", "price as a float")  # and no number of the results changed
+
+
+def disguise(folder: Path) -> None:
+    """Make a run look as if other code had made it, so that its players cannot be asked again."""
+    manifest = orjson.loads((folder / MANIFEST).read_bytes())
+    manifest["code_sha256"] = "0" * 64
+    (folder / MANIFEST).write_bytes(orjson.dumps(seal(manifest)))
+
+
+@pytest.mark.parametrize("forgery", [name for name in FORGED if name not in NO_RULE_BROKEN])
+def test_a_forged_record_is_found_without_asking_its_players(forgery, run, capsys):
+    lines = (run / EPISODES).read_bytes().splitlines(keepends=True)
+    lines[0] = reseal(lines[0], FORGED[forgery])
+    (run / EPISODES).write_bytes(b"".join(lines))
+    disguise(run)
+    assert main(["verify", str(run)]) == 1
+    assert capsys.readouterr().err.startswith("problem: line 1")
+
+
 def test_two_records_that_changed_places_are_found(run):
     lines = (run / EPISODES).read_bytes().splitlines(keepends=True)
     first, second = orjson.loads(lines[0]), orjson.loads(lines[1])
@@ -393,9 +414,7 @@ def test_two_records_that_changed_places_are_found(run):
 
 
 def test_a_run_of_other_code_is_verified_by_its_records_alone(run):
-    manifest = orjson.loads((run / MANIFEST).read_bytes())
-    manifest["code_sha256"] = "0" * 64
-    (run / MANIFEST).write_bytes(orjson.dumps(seal(manifest)))
+    disguise(run)
     report = verify(run)
     assert report.ok and report.notes == [
         "the run was made by another version of the code than the one that verifies it"
@@ -505,6 +524,13 @@ def test_an_empty_folder_and_paths_of_all_letters_will_do(reference, tmp_path):
         folder.mkdir(parents=True)
         assert again(folder) == 0
         assert contents(folder) == contents(reference)
+
+
+def test_what_a_killed_writer_left_half_made_is_cleared_away(reference, run):
+    for name in (MANIFEST, PRODUCTS, EPISODES, METRICS_CSV):
+        (run / f"{name}.tmp").write_bytes(b"half")
+    assert again(run) == 0
+    assert contents(run) == contents(reference) and not list(run.glob("*.tmp"))
 
 
 def test_a_link_to_a_folder_is_a_folder(reference, tmp_path):
