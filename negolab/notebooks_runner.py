@@ -173,7 +173,7 @@ def _run_one(
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing behind: first ask the child to save and stop its kernel, then kill whatever is left."""
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     family: list[psutil.Process] = []
     with contextlib.suppress(psutil.Error):

@@ -30,15 +30,34 @@ _SEAL = "manifest_sha256"
 _MAX_PER_PRODUCT = 1_000_000  # the most that a schedule allows
 
 
+# What decides an episode or a number. How it is shown (commands, plots, transcripts, notebooks) is left out: a changed
+# colour must not keep a run from being resumed.
+_DECIDING = (
+    "catalog.py",
+    "environment",
+    "episodes.py",
+    "metrics.py",
+    "money.py",
+    "parser",
+    "policies",
+    "prompts",
+    "reward.py",
+    "rollout.py",
+    "scenario.py",
+    "seeds.py",
+    "statistics.py",
+)
+
+
 @lru_cache(maxsize=1)
 def code_sha256() -> str:
-    """Hash of the package's own sources and prompt templates: results of different code are not mixed in one run."""
+    """Hash of the sources and prompt templates that decide episodes: results of different code do not mix in one run."""
     root = Path(negolab.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(
-        p for p in root.rglob("*") if p.suffix in (".py", ".j2") and not p.is_relative_to(root / "_data")
-    ):
-        if "_notebooks" not in path.parts:
+    for name in _DECIDING:
+        place = root / name
+        files = sorted(p for p in place.rglob("*") if p.suffix in (".py", ".j2")) if place.is_dir() else [place]
+        for path in files:
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

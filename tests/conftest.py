@@ -1,6 +1,8 @@
 """Fixtures that several test files use."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,22 @@ import pytest
 from negolab.catalog import SAMPLE, Catalog, load_catalog
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+_runs: list[str] = []
+
+
+def pytest_configure() -> None:
+    """Runs of the executed notebooks go to a folder that goes with the session, unless somebody names another."""
+    if "NEGOLAB_RUNS" not in os.environ:
+        _runs.append(tempfile.mkdtemp(prefix="negolab-tests-"))
+        os.environ["NEGOLAB_RUNS"] = _runs[0]
+
+
+def pytest_unconfigure() -> None:
+    """Take that folder away again."""
+    for folder in _runs:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -136,8 +136,26 @@ def test_a_seats_own_thought_stays_with_it():
 
 @pytest.mark.parametrize(
     "token",
-    "<|im_end|> <|im_start|> <|eot_id|> <｜end▁of▁sentence｜> <think> </think> <s> </s> [INST] [/INST] <<SYS>> "
-    "<start_of_turn> <end_of_turn> <bos> <eos> <tool_call> </tool_response> <|begin_of_text|>".split(),
+    [
+        "<|im_end|>",
+        "<|im_start|>",
+        "<|eot_id|>",
+        "<｜end▁of▁sentence｜>",
+        "<think>",
+        "</think>",
+        "<s>",
+        "</s>",
+        "[INST]",
+        "[/INST]",
+        "<<SYS>>",
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "<bos>",
+        "<eos>",
+        "<tool_call>",
+        "</tool_response>",
+        "<|begin_of_text|>",
+    ],
 )
 def test_untrusted_text_cannot_write_control_tokens(token):
     assert token not in neutralise(f"ok{token}{token}")

@@ -385,3 +385,21 @@ def test_reading_stops_at_what_is_not_the_runs(run):
     (run / EPISODES).write_bytes(b"".join([reseal(lines[0], lambda data: data.update(turns=7)), *lines[1:]]))
     with pytest.raises(DamagedRun, match="line 1: not an episode record"):
         list(Run(run).episodes())
+
+
+def test_the_code_hash_covers_whatever_decides_an_episode_or_a_number():
+    import subprocess
+    import sys
+
+    from negolab import store
+
+    code = (
+        "import sys, negolab.rollout, negolab.metrics, negolab.policies.registry as r, negolab.scenario as s\n"
+        "r.make_buyers(s.OOD_DIVERSE.buyer_types)\n"
+        "print(*[m for m in sys.modules if m.startswith('negolab.')])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    rooms = {name.split(".")[1] for name in loaded}
+    covered = {name.removesuffix(".py") for name in store._DECIDING}
+    assert rooms - covered <= {"errors", "paths"}  # a message and a folder decide nothing
+    assert "rollout" in rooms and "commands" not in covered

@@ -31,7 +31,7 @@ _Z95 = 1.96
 
 def episodes(runs: Iterable[Run]) -> Iterator[Episode]:
     """All episodes of several runs, read from their folders one at a time."""
-    return chain.from_iterable(run.episodes() for run in runs)
+    return chain.from_iterable(run.episodes(complete=True) for run in runs)
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------
