@@ -15,7 +15,7 @@ def dollars(cents: int) -> str:
 
 
 def round_cents(value: float) -> int:
-    """Round an amount of cents, never negative, half up to a whole cent (``3498.5 -> 3499``); budgets and openings are made so."""
+    """Round an amount of cents, never negative, half up (``3498.5 -> 3499``); budgets and openings are made so."""
     return int(value + 0.5)  # truncates towards zero, which is down for what is never negative
 
 

@@ -51,7 +51,7 @@ _DECIDING = (
 
 @lru_cache(maxsize=1)
 def code_sha256() -> str:
-    """Hash of the sources and prompt templates that decide episodes: results of different code do not mix in one run."""
+    """Hash of the sources and prompt templates that decide results: different code does not mix in one run."""
     root = Path(negolab.__file__).parent
     digest = hashlib.sha256()
     for name in _DECIDING:

@@ -1,4 +1,5 @@
-"""Prompts: whole snapshots (``UPDATE_SNAPSHOTS=1 pytest tests/test_prompts.py`` rewrites them), and what may not be in them."""
+"""Prompts: whole snapshots (``UPDATE_SNAPSHOTS=1 pytest tests/test_prompts.py`` rewrites them),
+and what they must not hold."""
 
 import os
 import re
@@ -11,7 +12,7 @@ from negolab.catalog import Listing, Product
 from negolab.environment import Market, Move
 from negolab.errors import NegolabError
 from negolab.money import dollars
-from negolab.parser import parse_buyer, parse_seller
+from negolab.parser import parse_buyer, parse_seller, render_seller
 from negolab.policies.base import Reply
 from negolab.prompts import MarketPrompts
 from negolab.prompts.untrusted import neutralise, one_line
@@ -90,7 +91,7 @@ def _seller_act(request):
     view = request.view
     buyer = next(i for i in (2, 1, 3, 2, 1, 3, 2, 1)[view.turn - 1 :] if view.channels[i - 1].status == "active")
     words = f"talk-s-{view.turn}-to-{buyer}"
-    return f"Thought: thought-s-{view.turn}\nTarget: Buyer {buyer}\nTalk: {words}\nAction: [SELL] ${40 + view.turn}.01 (1x {CODE})"
+    return render_seller("SELL", 4001 + 100 * view.turn, buyer, words, f"thought-s-{view.turn}", CODE)
 
 
 def _buyer_act(request):
@@ -136,26 +137,10 @@ def test_a_seats_own_thought_stays_with_it():
 
 @pytest.mark.parametrize(
     "token",
-    [
-        "<|im_end|>",
-        "<|im_start|>",
-        "<|eot_id|>",
-        "<｜end▁of▁sentence｜>",
-        "<think>",
-        "</think>",
-        "<s>",
-        "</s>",
-        "[INST]",
-        "[/INST]",
-        "<<SYS>>",
-        "<start_of_turn>",
-        "<end_of_turn>",
-        "<bos>",
-        "<eos>",
-        "<tool_call>",
-        "</tool_response>",
-        "<|begin_of_text|>",
-    ],
+    (
+        "<|im_end|> <|im_start|> <|eot_id|> <｜end▁of▁sentence｜> <think> </think> <s> </s> [INST] [/INST] <<SYS>> "
+        "<start_of_turn> <end_of_turn> <bos> <eos> <tool_call> </tool_response> <|begin_of_text|>"
+    ).split(),
 )
 def test_untrusted_text_cannot_write_control_tokens(token):
     assert token not in neutralise(f"ok{token}{token}")
