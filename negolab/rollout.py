@@ -19,8 +19,6 @@ from negolab.reward import seller_reward
 from negolab.scenario import Scenario
 from negolab.seeds import mix
 
-_FREE = Reply("")[1:]  # a reply with nothing to record beside its text
-
 REASKS = 5
 WINDOW = 256
 
@@ -28,7 +26,7 @@ WINDOW = 256
 class _Game:
     """One open episode and what has been recorded of it."""
 
-    __slots__ = ("answers", "codename", "env", "notes", "pending", "scenario", "slots", "turns")
+    __slots__ = ("answers", "awaited", "codename", "env", "notes", "pending", "scenario", "slots", "turns")
 
     def __init__(self, scenario: Scenario, slots: tuple[int, ...]) -> None:
         self.scenario = scenario
@@ -37,6 +35,7 @@ class _Game:
         self.slots = slots  # by seat, which policy plays it
         self.turns: list[Turn] = []
         self.notes: dict[int, dict[str, Any]] = {}
+        self.awaited = 0  # how many seats must speak in this tick
         self.answers: dict[int, Move | Violation] = {}
         self.pending: dict[int, dict[str, Any]] = {}
 
@@ -59,8 +58,11 @@ class _Game:
             refused["tokens"] = [reply.prompt_tokens, reply.completion_tokens]
         self.pending.setdefault(seat, {}).setdefault("refused", []).append(refused)
 
-    def advance(self) -> None:
-        """Hand the collected answers to the environment and record the turns."""
+    def answer(self, seat: int, read: Move | Violation) -> None:
+        """Take what a seat says. Once nobody is missing, hand it to the environment and record the turns."""
+        self.answers[seat] = read
+        if len(self.answers) < self.awaited:
+            return
         turns = self.env.submit(self.answers)
         if self.pending:
             for position, turn in enumerate(turns, len(self.turns)):
@@ -68,7 +70,7 @@ class _Game:
                     self.notes[position] = self.pending[turn.seat]
             self.pending = {}
         self.turns += turns
-        self.answers = {}
+        self.answers.clear()
 
     def episode(self, names: Sequence[str]) -> Episode:
         """The finished episode, ``names`` those of the policies. Only valid once the environment has an outcome."""
@@ -132,47 +134,53 @@ def play(
 
 def _tick(games: Sequence[_Game], policies: Sequence[Policy], reasks: int) -> None:
     """Everybody who must speak does, once."""
-    batches: list[list[tuple[_Game, Request]]] = [[] for _ in policies]
+    asked: list[list[Request]] = [[] for _ in policies]
+    players: list[list[_Game]] = [[] for _ in policies]
     for game in games:
-        slots = game.slots
-        for request in game.env.requests():
-            batches[slots[request.seat]].append((game, request))
-    for policy, batch in zip(policies, batches, strict=True):
+        requests = game.env.requests()
+        game.awaited = len(requests)
+        for request in requests:
+            slot = game.slots[request.seat]
+            asked[slot].append(request)
+            players[slot].append(game)
+    for policy, batch, owners in zip(policies, asked, players, strict=True):
         if batch:
-            _ask(policy, batch, reasks)
-    for game in games:
-        game.advance()
+            _ask(policy, batch, owners, reasks)
 
 
-def _ask(policy: Policy, batch: list[tuple[_Game, Request]], reasks: int) -> None:
-    """One batched call, and the guard's further calls for the buyers that broke a rule."""
+def _ask(policy: Policy, requests: list[Request], games: list[_Game], reasks: int) -> None:
+    """One batched call, and the guard's further calls for the buyers that broke a rule; requests go with games."""
     for attempt in range(reasks + 1):
-        replies = policy.reply([request for _, request in batch])
-        if len(replies) != len(batch):
-            raise RuntimeError(f"policy {policy.name} gave {len(replies)} replies to {len(batch)} requests")
-        again = []
-        for (game, request), reply in zip(batch, replies, strict=True):
-            seat, text = request.seat, reply.text
+        replies = policy.reply(requests)
+        if len(replies) != len(requests):
+            raise RuntimeError(f"policy {policy.name} gave {len(replies)} replies to {len(requests)} requests")
+        again: list[Request] = []
+        owners: list[_Game] = []
+        for game, request, reply in zip(games, requests, replies, strict=True):
+            seat = request.seat
+            text, finish, prompt_tokens, completion_tokens, sha256 = reply
             if text is None or not text.isascii():
                 text = clean_text(text)
             # A buyer's reply is also held against the rules, so that the guard can refuse it.
             if seat == SELLER:
-                read = parse_seller(text, game.codename, reply.finish_reason)
+                read = parse_seller(text, game.codename, finish)
             else:
-                read = parse_buyer(text, game.codename, reply.finish_reason)
+                read = parse_buyer(text, game.codename, finish)
                 found = read if isinstance(read, Violation) else game.env.check(seat, read)
                 if found is not None:
                     game.refuse(seat, found, reply)
                     if attempt < reasks:
                         seed = mix(request.seed + attempt + 1)
-                        again.append((game, request._replace(seed=seed, attempt=attempt + 1, complaint=found.detail)))
+                        again.append(request._replace(seed=seed, attempt=attempt + 1, complaint=found.detail))
+                        owners.append(game)
                         continue
                     move = game.env.fallback(seat)
-                    game.answers[seat] = move._replace(text=render_buyer(move.verb, move.price, "", "", game.codename))
+                    text = render_buyer(move.verb, move.price, "", "", game.codename)
+                    game.answer(seat, move._replace(text=text))
                     continue
-            game.answers[seat] = read
-            if reply[1:] != _FREE:
+            if sha256 is not None or completion_tokens is not None or prompt_tokens is not None or finish != "stop":
                 game.note(seat, reply)
+            game.answer(seat, read)
         if not again:
             return
-        batch = again
+        requests, games = again, owners

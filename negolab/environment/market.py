@@ -31,14 +31,14 @@ from negolab.seeds import mix
 
 _NEW_CHANNEL = Channel("active", 0, (), ())
 _SEAT_STRIDE = 0xD1342543DE82EF95  # any large odd number: the seats' streams must not run into each other
-_SELLER_ONLY: dict[int, None] = {SELLER: None}
+_EVERY_BUYER = -1  # who speaks at the opening; from then on one seat speaks at a time
 # A named tuple's own constructor is a Python function; several are made per turn, so they are made the short way.
 _new = tuple.__new__
 
 
 def check_seller(move: Move, channels: Sequence[Channel], cost_cents: int) -> Violation | None:
     """Which clause of equation (1) a well-formed seller's move breaks: ``target``, ``below_cost``, ``deal`` or none."""
-    verb, price, target = move.verb, move.price, move.target
+    price, target = move.price, move.target
     if target is None:
         return None
     if target > len(channels):
@@ -49,8 +49,9 @@ def check_seller(move: Move, channels: Sequence[Channel], cost_cents: int) -> Vi
     if price is None:
         return None
     if price < cost_cents:
-        return Violation("below_cost", f"[{verb}] {dollars(price)} is below the cost {dollars(cost_cents)}", move.text)
-    if verb == "DEAL" and price not in channel.bids:
+        what = f"[{move.verb}] {dollars(price)} is below the cost {dollars(cost_cents)}"
+        return Violation("below_cost", what, move.text)
+    if move.verb == "DEAL" and price not in channel.bids:
         bids = ", ".join(map(dollars, channel.bids)) or "none"
         return Violation("deal", f"{dollars(price)} is none of Buyer {target}'s bids ({bids})", move.text)
     return None
@@ -60,29 +61,40 @@ class Market:
     """A single-use episode; see the module's docstring for the rules."""
 
     __slots__ = (
-        "_awaiting",
+        "_budget",
         "_budget_left",
+        "_budgets",
+        "_cap",
         "_channels",
-        "_constants",
+        "_episode",
         "_heard",
+        "_key",
+        "_legal",
+        "_listing",
+        "_openings",
         "_own",
+        "_product",
         "_said",
-        "_scenario",
+        "_speaker",
         "_turn",
         "outcome",
     )
 
     def __init__(self, scenario: Scenario) -> None:
-        n = scenario.n_buyers
-        self._scenario = scenario
-        self._constants = (scenario.product, scenario.per_buyer_cap, scenario.message_budget)
+        self._episode, self._key = scenario.episode, scenario.key
+        self._product, self._listing = scenario.product, scenario.product.listing
+        self._cap, self._budget = scenario.per_buyer_cap, scenario.message_budget
+        self._budgets, self._openings = scenario.budgets, scenario.openings
+        n = len(scenario.budgets)
         self._channels = [_NEW_CHANNEL] * n
         self._budget_left = scenario.message_budget
         self._turn = 1
         self._heard: tuple[Said, ...] = ()
         self._said: list[tuple[Said, ...]] = [()] * (n + 1)
         self._own: list[tuple[str, ...]] = [()] * (n + 1)
-        self._awaiting: dict[int, None] = dict.fromkeys(range(1, n + 1))
+        self._speaker = _EVERY_BUYER
+        # Moves that ``check`` found legal since the seller last spoke: the same objects need no second look.
+        self._legal: dict[int, Move] = {}
         self.outcome: Outcome | None = None
 
     # -- what a seat may see ------------------------------------------------------------------------------------
@@ -91,20 +103,21 @@ class Market:
         """The N buyers at the opening, then the seller and the buyer it targeted, in turn."""
         if self.outcome is not None:
             return []
-        scenario, own = self._scenario, self._own
-        if self._awaiting is _SELLER_ONLY:
-            mine, key = own[SELLER], scenario.key
-            shown = (*self._constants, self._turn, self._budget_left, tuple(self._channels), self._heard, mine)
-            request = (scenario.episode, SELLER, _new(SellerView, shown), mix(key + len(mine)), key, 0, "")
+        speaker = self._speaker
+        if speaker == SELLER:
+            mine, key, channels = self._own[SELLER], self._key, tuple(self._channels)
+            shown = (self._product, self._cap, self._budget, self._turn, self._budget_left, channels, self._heard, mine)
+            request = (self._episode, SELLER, _new(SellerView, shown), mix(key + len(mine)), key, 0, "")
             return [_new(Request, request)]
-        listing, openings, made = scenario.product.listing, scenario.openings, []
-        for seat in self._awaiting:
-            mine, key = own[seat], scenario.key + seat * _SEAT_STRIDE
-            opening = None if openings is None else openings[seat - 1]
-            shown = (listing, scenario.budgets[seat - 1], scenario.per_buyer_cap, opening, self._said[seat], mine)
-            request = (scenario.episode, seat, _new(BuyerView, shown), mix(key + len(mine)), key, 0, "")
-            made.append(_new(Request, request))
-        return made
+        if speaker == _EVERY_BUYER:
+            return [self._buyer_request(seat) for seat in range(1, len(self._budgets) + 1)]
+        return [self._buyer_request(speaker)]
+
+    def _buyer_request(self, seat: int) -> Request:
+        mine, key = self._own[seat], self._key + seat * _SEAT_STRIDE
+        opening = None if self._openings is None else self._openings[seat - 1]
+        shown = (self._listing, self._budgets[seat - 1], self._cap, opening, self._said[seat], mine)
+        return _new(Request, (self._episode, seat, _new(BuyerView, shown), mix(key + len(mine)), key, 0, ""))
 
     # -- rules --------------------------------------------------------------------------------------------------
 
@@ -112,37 +125,34 @@ class Market:
         """Which rule ``move`` would break if ``seat`` made it now; None if legal."""
         if move.fallback:
             return None
-        return self._judge_seller(move) if seat == SELLER else self._check_buyer(seat, move)
-
-    def _judge_seller(self, move: Move) -> Violation | None:
-        return check_seller(move, self._channels, self._scenario.product.cost_cents)
-
-    def _check_buyer(self, seat: int, move: Move) -> Violation | None:
+        if seat == SELLER:
+            return check_seller(move, self._channels, self._product.cost_cents)
         verb, price = move.verb, move.price
-        s = self._scenario
         if not self._own[seat]:
             if verb != "BUY":
                 return Violation("opening", f"the first action must be [BUY], not [{verb}]", move.text)
-            if s.openings is not None and price != s.openings[seat - 1]:
-                return Violation("opening", f"the first offer is fixed at {dollars(s.openings[seat - 1])}", move.text)
+            if self._openings is not None and price != self._openings[seat - 1]:
+                fixed = dollars(self._openings[seat - 1])
+                return Violation("opening", f"the first offer is fixed at {fixed}", move.text)
         if price is not None:
-            if price > s.budgets[seat - 1]:
+            if price > self._budgets[seat - 1]:
                 return Violation("budget", f"{dollars(price)} is over the budget", move.text)
             if verb == "DEAL":
                 asks = self._channels[seat - 1].asks
                 if not asks or price != asks[-1]:
                     latest = dollars(asks[-1]) if asks else "none"
                     return Violation("deal", f"{dollars(price)} is not the seller's latest offer ({latest})", move.text)
+        self._legal[seat] = move
         return None
 
     def fallback(self, seat: int) -> Move:
         """What the opponent guard plays for a buyer that keeps breaking the rules: its previous bid again, at the
         opening the regulated price, and ``[QUIT]`` where it has neither."""
-        channel, s = self._channels[seat - 1], self._scenario
-        if channel.bids:
-            return Move("BUY", channel.bids[-1], None, "", "", True)
-        if s.openings is not None:
-            return Move("BUY", s.openings[seat - 1], None, "", "", True)
+        bids = self._channels[seat - 1].bids
+        if bids:
+            return Move("BUY", bids[-1], None, "", "", True)
+        if self._openings is not None:
+            return Move("BUY", self._openings[seat - 1], None, "", "", True)
         return Move("QUIT", None, None, "", "", True)
 
     # -- transitions --------------------------------------------------------------------------------------------
@@ -151,77 +161,91 @@ class Market:
         """Apply the replies in seat order. The first violation ends the episode."""
         if self.outcome is not None:
             raise ValueError("the episode is over")
-        if replies.keys() != self._awaiting.keys():
-            raise ValueError(f"replies for seats {sorted(replies)}, expected {sorted(self._awaiting)}")
-        if SELLER in self._awaiting:
-            return [self._seller_turn(replies[SELLER])]
-        turns = []
-        for seat in self._awaiting:
+        speaker = self._speaker
+        if speaker == _EVERY_BUYER:
+            return self._open(replies)
+        reply = replies.get(speaker)
+        if reply is None or len(replies) != 1:
+            raise ValueError(f"replies for seats {sorted(replies)}, expected [{speaker}]")
+        if speaker == SELLER:
+            return [self._seller_turn(reply)]
+        turn = self._buyer_turn(speaker, reply)
+        if self.outcome is None:
+            self._settle(speaker)
+        return [turn]
+
+    def _open(self, replies: Mapping[int, Move | Violation]) -> list[Turn]:
+        seats, turns = list(range(1, len(self._budgets) + 1)), []
+        if sorted(replies) != seats:
+            raise ValueError(f"replies for seats {sorted(replies)}, expected {seats}")
+        for seat in seats:
             turns.append(self._buyer_turn(seat, replies[seat]))
             if self.outcome is not None:
                 return turns
-        self._settle()
+        self._settle(1)
         return turns
 
-    def _violation(self, turn: int, seat: int, found: Violation) -> Turn:
+    def _violation(self, seat: int, found: Violation) -> Turn:
         self.outcome = Outcome("violation", found.kind, seat=seat)
-        return Turn(turn, seat, None, None, None, found.text, found.kind, found.detail)
+        return Turn(self._turn, seat, None, None, None, found.text, found.kind, found.detail)
 
     def _seller_turn(self, reply: Move | Violation) -> Turn:
-        turn = self._turn
-        found = reply if isinstance(reply, Violation) else self._judge_seller(reply)
+        if isinstance(reply, Violation):
+            return self._violation(SELLER, reply)
+        found = check_seller(reply, self._channels, self._product.cost_cents)
         if found is not None:
-            return self._violation(turn, SELLER, found)
-        assert isinstance(reply, Move)
-        verb, price, target = reply.verb, reply.price, reply.target
-        self._own[SELLER] += (reply.text,)
-        if verb == "QUIT":
+            return self._violation(SELLER, found)
+        turn = self._turn
+        verb, price, target, talk, text, _ = reply
+        self._own[SELLER] += (text,)
+        if target is None or price is None:
             self.outcome = Outcome("no_deal", "seller_quit", seat=SELLER)
-            return Turn(turn, SELLER, target, verb, None, reply.text)
-        assert target is not None and price is not None
+            return Turn(turn, SELLER, target, verb, None, text)
         self._budget_left -= 1
-        self._turn += 1
+        self._turn = turn + 1
         status, sent, bids, asks = self._channels[target - 1]
         if verb == "DEAL":
             self._channels[target - 1] = Channel(status, sent + 1, bids, asks)
             self.outcome = Outcome("deal", "seller_deal", price, target, SELLER)
-            return Turn(turn, SELLER, target, verb, price, reply.text)
+            return Turn(turn, SELLER, target, verb, price, text)
         self._channels[target - 1] = _new(Channel, (status, sent + 1, bids, (*asks, price)))
-        said = _new(Said, (SELLER, target, verb, price, reply.talk))
-        self._heard += (said,)
-        self._said[target] += (said,)
-        self._awaiting = {target: None}
-        return _new(Turn, (turn, SELLER, target, verb, price, reply.text, None, "", False))
+        said = (_new(Said, (SELLER, target, verb, price, talk)),)
+        self._heard += said
+        self._said[target] += said
+        self._legal.clear()
+        self._speaker = target
+        return _new(Turn, (turn, SELLER, target, verb, price, text, None, "", False))
 
     def _buyer_turn(self, seat: int, reply: Move | Violation) -> Turn:
-        turn = self._turn
-        found = reply if isinstance(reply, Violation) else self.check(seat, reply)
-        if found is not None:
-            return self._violation(turn, seat, found)
-        assert isinstance(reply, Move)
-        verb, price = reply.verb, reply.price
+        if isinstance(reply, Violation):
+            return self._violation(seat, reply)
+        if self._legal.get(seat) is not reply:
+            found = self.check(seat, reply)
+            if found is not None:
+                return self._violation(seat, found)
+        verb, price, _, talk, text, fallback = reply
         status, sent, bids, asks = self._channels[seat - 1]
-        self._own[seat] += (reply.text,)
-        if verb == "BUY":
-            assert price is not None
-            bids = (*bids, price)
-            if sent >= self._scenario.per_buyer_cap:
-                status = "capped"
-        elif verb == "QUIT":
+        if price is None:
             status = "quit"
+        elif verb == "BUY":
+            bids += (price,)
+            if sent >= self._cap:
+                status = "capped"
         else:
             self.outcome = Outcome("deal", "buyer_deal", price, seat, seat)
         self._channels[seat - 1] = _new(Channel, (status, sent, bids, asks))
-        said = _new(Said, (seat, seat, verb, price, reply.talk))
-        self._heard += (said,)
-        self._said[seat] += (said,)
-        return _new(Turn, (turn, seat, seat, verb, price, reply.text, None, "", reply.fallback))
+        said = (_new(Said, (seat, seat, verb, price, talk)),)
+        self._heard += said
+        self._said[seat] += said
+        self._own[seat] += (text,)
+        return _new(Turn, (self._turn, seat, seat, verb, price, text, None, "", fallback))
 
-    def _settle(self) -> None:
-        self._awaiting = _SELLER_ONLY
-        for channel in self._channels:
-            if channel.status == "active":
-                if self._budget_left == 0:
-                    self.outcome = Outcome("no_deal", "messages_exhausted")
-                return
-        self.outcome = Outcome("no_deal", "all_inactive")
+    def _settle(self, seat: int) -> None:
+        """The seller speaks next, if it can; ``seat`` is looked at first because it is nearly always active."""
+        self._speaker = SELLER
+        channels = self._channels
+        if channels[seat - 1].status == "active" or any(channel.status == "active" for channel in channels):
+            if self._budget_left == 0:
+                self.outcome = Outcome("no_deal", "messages_exhausted")
+        else:
+            self.outcome = Outcome("no_deal", "all_inactive")

@@ -28,14 +28,16 @@ _SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
 _BUYER_LABELS = ("Thought:", "Talk:", "Action:")
 _ACTION = re.compile(r"\[(SELL|BUY|DEAL|QUIT)\](?: ?\$([0-9][0-9,]*)(?:\.([0-9]{1,2}))? \((1x?) ([^()\s]+)\))?")
 # Replies whose parts are one line each, written plainly: nearly all of them. The others take the long way, which
-# gives the same verdicts (a test holds the two together).
+# gives the same verdicts (a test holds the two together). A dot matches faster than a class that also leaves out "\r",
+# so texts with a "\r", or with the ">" of a think tag, are sent the long way before they are matched.
 _PLAIN_SELLER = re.compile(
-    r"Thought:[^\r\n]*\nTarget: Buyer ([1-9][0-9]{0,5})\nTalk:([^\r\n]*)\n"
-    r"Action: \[(SELL|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9]{2}) \(1x ([^()\s]+)\)"
-)
+    r"Thought:.*\nTarget: Buyer ([1-9][0-9]{0,5})\nTalk: (.*)\n"
+    r"Action: \[(SELL|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9][0-9]) \(1x ([^()\s]+)\)"
+).fullmatch
 _PLAIN_BUYER = re.compile(
-    r"Thought:[^\r\n]*\nTalk:([^\r\n]*)\nAction: \[(BUY|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9]{2}) \(1x ([^()\s]+)\)"
-)
+    r"Thought:.*\nTalk: (.*)\nAction: \[(BUY|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9][0-9]) \(1x ([^()\s]+)\)"
+).fullmatch
+_SEATS = {str(seat): seat for seat in range(1, 10)}  # a look-up costs a third of int(); most markets are this small
 _new = tuple.__new__
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _TARGET = re.compile(r"Buyer ([1-9][0-9]{0,5})")
@@ -49,11 +51,13 @@ def parse_seller(
     """Read a seller's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``, ``target``."""
     if finish_reason == "length":
         return Violation("truncated", "the reply was cut at the token limit", text or "")
-    plain = _PLAIN_SELLER.fullmatch(text) if isinstance(text, str) else None
-    if plain is not None and isinstance(text, str):
-        target_text, talk, verb, whole, cents, code = plain.groups()
-        if code == codename and "Deal " not in talk and "think>" not in text:
-            return _new(Move, (verb, int(whole) * 100 + int(cents), int(target_text), talk.strip(), text, False))
+    if isinstance(text, str) and "\r" not in text and ">" not in text:
+        plain = _PLAIN_SELLER(text)
+        if plain is not None:
+            seat, talk, verb, whole, cents, code = plain.groups()
+            if code == codename and "Deal " not in talk:
+                target = _SEATS.get(seat) or int(seat)
+                return _new(Move, (verb, int(whole + cents), target, talk.strip(), text, False))
     return _parse_seller(text, codename, thinking)
 
 
@@ -94,11 +98,12 @@ def parse_buyer(
     """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``."""
     if finish_reason == "length":
         return Violation("truncated", "the reply was cut at the token limit", text or "")
-    plain = _PLAIN_BUYER.fullmatch(text) if isinstance(text, str) else None
-    if plain is not None and isinstance(text, str):
-        talk, verb, whole, cents, code = plain.groups()
-        if code == codename and "think>" not in text:
-            return _new(Move, (verb, int(whole) * 100 + int(cents), None, talk.strip(), text, False))
+    if isinstance(text, str) and "\r" not in text and ">" not in text:
+        plain = _PLAIN_BUYER(text)
+        if plain is not None:
+            talk, verb, whole, cents, code = plain.groups()
+            if code == codename:
+                return _new(Move, (verb, int(whole + cents), None, talk.strip(), text, False))
     return _parse_buyer(text, codename, thinking)
 
 

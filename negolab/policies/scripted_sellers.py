@@ -20,7 +20,7 @@ VERSION = 1
 """Counts up whenever a rule or parameter changes what a seller says."""
 
 _U = 1.0 / (1 << 16)  # uniform numbers are cut out of one 64-bit word: a word costs more than all else here
-_FREE = (None, None, None)
+_CENTS = [f".{cents:02d}" for cents in range(100)]  # a look-up costs a fifth of formatting with leading zeros
 _new = tuple.__new__
 _QUIT = "Thought: Nobody is left who could pay.\nTarget: [QUIT]\nTalk: Thank you all.\nAction: [QUIT]"
 
@@ -61,7 +61,7 @@ _Tails = tuple[tuple[str, str], ...]
 
 def _say(view: SellerView, heads: _Heads, tails: _Tails, bits: int, buyer: int, cents: int) -> str:
     before, after = tails[bits >> 62]
-    money = f"${cents // 100}.{cents % 100:02d}"
+    money = f"${cents // 100}{_CENTS[cents % 100]}"
     return f"{heads[bits >> 61 & 1]}{buyer}{before}{money}{after}{money} (1x {view.product.listing.codename})"
 
 
@@ -95,7 +95,7 @@ class _Seller:
     def reply(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
         move = self._move
-        return [_new(Reply, (move(request), "stop", *_FREE)) for request in requests]
+        return [_new(Reply, (move(request), "stop", None, None, None)) for request in requests]
 
     def describe(self) -> dict[str, Any]:
         """Name, version and every parameter."""
