@@ -53,6 +53,8 @@ class Table:
         frame = self.frame.copy()
         ours = frame["source"] != paper.PAPER if "source" in frame.columns else pd.Series(True, index=frame.index)
         frame["data"] = [self.data if mine else f"arXiv {paper.ARXIV}" for mine in ours]
+        for count in [c for c in frame.columns if c == "n" or str(c).endswith("_n")]:
+            frame[count] = frame[count].astype("Int64")  # a missing count must not make the others decimals
         return frame.to_csv(index=False, na_rep="n/a", lineterminator="\n")
 
     def text(self) -> str:
