@@ -1,6 +1,6 @@
 """How close the scripted players come to the published numbers of 2607.05863: one table per regime.
 
-    python benchmarks/calibrate_players.py --data data/AmazonHistoryPrice --seeds 5
+    python tests/benchmarks/calibrate_players.py --data data/AmazonHistoryPrice --seeds 5
 
 Plays every scripted seller on the 128 test products, twice each, once per seed, and prints the mean with its standard
 error over episodes above the paper's value. The paper's rows are of its trained and untrained models; the others have

@@ -29,7 +29,7 @@ _new = tuple.__new__
 
 @dataclass(frozen=True, slots=True)
 class BuyerType:
-    """What tells one type from another; ``benchmarks/calibrate_players.py`` prints what it leads to."""
+    """What tells one type from another; ``tests/benchmarks/calibrate_players.py`` prints what it leads to."""
 
     name: str
     """As scenarios name it."""

@@ -1,4 +1,4 @@
-"""Speed without a model. Run with ``python -m pytest benchmarks -q``; nothing here asserts a time."""
+"""Speed without a model. Run as README.md beside this file says; nothing here asserts a time."""
 
 import subprocess
 import sys
