@@ -1,0 +1,60 @@
+"""The README's numbers are those of the committed laptop run, and that run is what today's code gives."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from negolab.evaluate import Settings, evaluate
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = ROOT / "figures" / "laptop" / "tables"
+SHOWN = {
+    "table9_in_distribution.csv": "in distribution",
+    "table10_out_of_distribution.csv": "out of distribution",
+}
+PAPERS = {"Qwen3-30B-A3B-Instruct-2507-trained": "trained 30B", "Qwen3-30B-A3B-Instruct-2507-untrained": "untrained 30B"}
+COLUMNS = ["reward", "surplus_ratio", "deal_rate", "distinct_buyers", "top_buyer_rate", "below_cost_rate"]
+
+
+def rows(name):
+    """The committed table as dictionaries."""
+    with (TABLES / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def cell(row, column):
+    """``0.591 ± 0.011``; a published value without an error stands alone."""
+    mean, se = row[column], row[f"{column}_se"]
+    return f"{float(mean):.3f}" + ("" if se == "n/a" else f" ± {float(se):.3f}")
+
+
+def readme_rows():
+    """The lines of the README's table of results."""
+    for name, regime in SHOWN.items():
+        for row in rows(name):
+            if row["source"] == "paper" and row["seller"] not in PAPERS:
+                continue
+            who = f"{row['seller']} (scripted)" if row["source"] != "paper" else f"*paper: {PAPERS[row['seller']]}*"
+            n = row["reward_n"]
+            yield f"| {regime} | {who} | " + " | ".join(cell(row, c) for c in COLUMNS) + f" | {n} |"
+
+
+def test_the_readmes_results_are_the_committed_ones():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for line in readme_rows():
+        assert line in text, f"README lacks or differs from: {line}"
+
+
+@pytest.mark.parametrize("seller", ["satisficer", "prober"])
+def test_the_committed_results_are_what_the_code_gives(seller, real_data_dir, tmp_path):
+    """Pooled over the profile's three seeds: equal means from equal sums."""
+    (committed,) = [r for r in rows("table9_in_distribution.csv") if r["seller"] == seller]
+    runs = [evaluate(Settings(seller=seller, seed=s), tmp_path / str(s), real_data_dir, progress=False) for s in range(3)]
+    for column in COLUMNS:
+        parts = [run[column] for run in runs]
+        n = sum(part.n for part in parts)
+        assert n == int(committed[f"{column}_n"])
+        mean = sum(part.mean * part.n for part in parts) / n
+        assert math.isclose(mean, float(committed[column]), rel_tol=1e-9, abs_tol=1e-12), column
