@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import command, contents, environment, evaluate_args, make_run, one_line, run_command
 
 import negolab
 from negolab.cli import build_parser, main
+from runs import command, contents, environment, evaluate_args, make_run, one_line, run_command
 
 SMALL = ("--products", "2")
 

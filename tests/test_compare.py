@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from runs import make_run, one_line
 
 from negolab.cli import main
 from negolab.store import Run
+from runs import make_run, one_line
 
 SMALL = ("--products", "2")
 

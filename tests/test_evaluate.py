@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from runs import FILES, command, contents, environment, evaluate_args, make_run, one_line, run_command
 
 import negolab.evaluate
 from negolab.cli import main
@@ -19,6 +18,7 @@ from negolab.rollout import play
 from negolab.scenario import Schedule, regime
 from negolab.store import EPISODES, MANIFEST, PID, Run
 from negolab.verify import verify
+from runs import FILES, command, contents, environment, evaluate_args, make_run, one_line, run_command
 
 LONG = (
     "--split",

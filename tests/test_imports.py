@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from runs import ROOT, environment
 
 PACKAGE = ROOT / "negolab"

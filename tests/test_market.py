@@ -1,8 +1,8 @@
 """The rules of the market: the paper's own runs first, then every reading that the module's docstring states."""
 
 import pytest
-from markets import CADDY, OPEN_TRAINED, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, step, text_of
 
+from markets import CADDY, OPEN_TRAINED, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, step, text_of
 from negolab.environment import Market, Move, Outcome, Violation
 from negolab.parser import parse_seller
 from negolab.prompts import board

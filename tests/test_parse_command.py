@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import ROOT, command, environment, one_line, run_command
 
 from negolab.cli import main
+from runs import ROOT, command, environment, one_line, run_command
 
 CASES = [json.loads(line) for line in (ROOT / "tests/cases/seller_replies.jsonl").read_text("utf-8").splitlines()]
 MARKET = ["--buyers", "3", "--bids", "1:22.00,2:27.50", "--codename", "baby-products_17"]

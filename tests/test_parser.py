@@ -6,8 +6,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markets import CODE
 
+from markets import CODE
 from negolab.environment import Move, Violation
 from negolab.money import MAX_CENTS
 from negolab.parser import lines, parse_buyer, parse_seller, render_buyer, render_seller

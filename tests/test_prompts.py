@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from markets import CODE, OPEN_TRAINED, TRAINED, TRAINED_MARKET, market, step, text_of
 
+from markets import CODE, OPEN_TRAINED, TRAINED, TRAINED_MARKET, market, step, text_of
 from negolab.catalog import Listing, Product
 from negolab.environment import Market, Move
 from negolab.errors import NegolabError

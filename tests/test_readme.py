@@ -14,7 +14,10 @@ SHOWN = {
     "table9_in_distribution.csv": "in distribution",
     "table10_out_of_distribution.csv": "out of distribution",
 }
-PAPERS = {"Qwen3-30B-A3B-Instruct-2507-trained": "trained 30B", "Qwen3-30B-A3B-Instruct-2507-untrained": "untrained 30B"}
+PAPERS = {
+    "Qwen3-30B-A3B-Instruct-2507-trained": "trained 30B",
+    "Qwen3-30B-A3B-Instruct-2507-untrained": "untrained 30B",
+}
 COLUMNS = ["reward", "surplus_ratio", "deal_rate", "distinct_buyers", "top_buyer_rate", "below_cost_rate"]
 
 
@@ -51,7 +54,9 @@ def test_the_readmes_results_are_the_committed_ones():
 def test_the_committed_results_are_what_the_code_gives(seller, real_data_dir, tmp_path):
     """Pooled over the profile's three seeds: equal means from equal sums."""
     (committed,) = [r for r in rows("table9_in_distribution.csv") if r["seller"] == seller]
-    runs = [evaluate(Settings(seller=seller, seed=s), tmp_path / str(s), real_data_dir, progress=False) for s in range(3)]
+    runs = [
+        evaluate(Settings(seller=seller, seed=s), tmp_path / str(s), real_data_dir, progress=False) for s in range(3)
+    ]
     for column in COLUMNS:
         parts = [run[column] for run in runs]
         n = sum(part.n for part in parts)

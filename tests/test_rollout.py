@@ -1,8 +1,8 @@
 """Lock-step play: the opponent guard, batching, records that replay, and metrics worked by hand."""
 
 import pytest
-from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
 
+from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
 from negolab.episodes import Episode, parse_line, replay
 from negolab.metrics import METRICS, buyer_types, closing_ranks, first_offer_match, paired, summarise
 from negolab.policies.base import Reply

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from runs import contents, evaluate_args, make_run, one_line, reseal
 
 from negolab.cli import main
 from negolab.errors import DamagedRun, NegolabError
 from negolab.store import DAMAGED, EPISODES, MANIFEST, METRICS_CSV, PID, PRODUCTS, Run, seal
 from negolab.verify import verify
 from negolab.writer import RunWriter
+from runs import contents, evaluate_args, make_run, one_line, reseal
 
 SMALL = ("--products", "4", "--per-product", "3", "--regime", "ood_diverse")
 

@@ -4,8 +4,8 @@ import html.parser
 import re
 
 import pytest
-from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
 
+from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
 from negolab.catalog import Listing, Product
 from negolab.policies.base import Reply
 from negolab.rollout import play

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from runs import contents, evaluate_args, make_run, reseal
 
 from negolab.cli import main
 from negolab.store import EPISODES, MANIFEST, seal
 from negolab.verify import verify
+from runs import contents, evaluate_args, make_run, reseal
 
 SMALL = ("--products", "4", "--per-product", "3", "--regime", "ood_diverse")
 
