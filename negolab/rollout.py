@@ -20,7 +20,8 @@ from negolab.scenario import Scenario
 from negolab.seeds import mix
 
 REASKS = 5
-WINDOW = 256
+WINDOW = 64
+"""Open episodes at once: as many as stay in a core's cache. Players that gain from larger batches want more."""
 
 
 class _Game:
