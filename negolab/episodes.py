@@ -23,6 +23,8 @@ from negolab.scenario import Scenario
 _CRC_TAIL = len(b',"crc":"00000000"}')
 _columns, _violation, _fallback = itemgetter(slice(6)), itemgetter(6), itemgetter(8)  # of a Turn
 
+REASKS = 5
+"""How often the opponent guard asks a buyer again before it plays the fallback."""
 TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "price", "text", "extra")
 """A stored turn is an array of these; ``extra`` is left out when it would be empty. Seat 0 is the seller, ``buyer`` the
 channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
@@ -126,18 +128,24 @@ def replay(episode: Episode) -> list[str]:
             answers[request.seat] = read
         for turn in env.submit(answers):
             if turn != turns[at]:
-                return [f"turn {at}: replays as {tuple(turn)}, stored as {tuple(turns[at])}"]
+                return [f"turn {at}: {_difference(turn, turns[at])}"]
             at += 1
     found = []
     if at != len(turns):
         found.append(f"{len(turns) - at} turns are recorded after the end")
     if env.outcome != episode.outcome:
-        found.append(f"outcome replays as {tuple(env.outcome)}, stored as {tuple(episode.outcome)}")
+        found.append(f"outcome: {_difference(env.outcome, episode.outcome)}")
     product = episode.scenario.product
     reward = seller_reward(env.outcome, list_cents=product.listing.list_cents, cost_cents=product.cost_cents)
     if reward != episode.reward:
         found.append(f"reward replays as {reward!r}, stored as {episode.reward!r}")
     return found
+
+
+def _difference(now: Turn | Outcome, was: Turn | Outcome) -> str:
+    """Which fields came out otherwise than they are stored."""
+    fields = zip(now._fields, now, was, strict=True)
+    return "; ".join(f"{name} replays as {a!r}, stored as {b!r}" for name, a, b in fields if a != b)
 
 
 def _reread(env: Market, episode: Episode, position: int) -> Move | Violation | str:
@@ -151,8 +159,9 @@ def _reread(env: Market, episode: Episode, position: int) -> Move | Violation | 
         found = again if isinstance(again, Violation) else env.check(turn.seat, again)
         if found is None or found.kind != refused["kind"]:
             return f"a reply refused as {refused['kind']} is now {found.kind if found else 'legal'}"
+    asked = len(note.get("refused", ()))
+    if asked > REASKS + 1 or turn.fallback != (asked == REASKS + 1):
+        return f"{asked} refused replies before {'a fallback' if turn.fallback else 'an accepted reply'}"
     if turn.fallback:
-        if not note.get("refused"):
-            return "a fallback without a reply that the guard refused"
         return env.fallback(turn.seat)._replace(text=turn.text)
     return parse_buyer(turn.text, codename, finish)

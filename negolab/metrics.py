@@ -238,4 +238,4 @@ def paired(
 def _market(episode: Episode) -> tuple[Any, ...]:
     s = episode.scenario
     money = (s.product.listing.list_cents, s.product.cost_cents, s.budgets, s.openings)
-    return (s.product.listing.codename, s.rep, s.key, s.buyer_types, s.per_buyer_cap, s.message_budget, *money)
+    return (s.product.listing.codename, s.rep, s.keys, s.buyer_types, s.per_buyer_cap, s.message_budget, *money)

@@ -12,14 +12,13 @@ from typing import Any
 
 from negolab.environment.base import SELLER, Move, Request, Turn, Violation
 from negolab.environment.market import Market
-from negolab.episodes import Episode
+from negolab.episodes import REASKS, Episode
 from negolab.parser.lines import parse_buyer, parse_seller, render_buyer
 from negolab.policies.base import Policy, Reply
 from negolab.reward import seller_reward
 from negolab.scenario import Scenario
 from negolab.seeds import mix
 
-REASKS = 5
 WINDOW = 64
 """Open episodes at once: as many as stay in a core's cache. Players that gain from larger batches want more."""
 
@@ -101,7 +100,6 @@ def play(
     buyers: Mapping[str, Policy],
     *,
     window: int = WINDOW,
-    reasks: int = REASKS,
 ) -> Iterator[Episode]:
     """Play ``scenarios`` and yield each episode when it ends (not in order); at most ``window`` are open at once.
 
@@ -123,7 +121,7 @@ def play(
                 more = False
             else:
                 games.append(_Game(scenario, (0, *[slots[kind] for kind in scenario.buyer_types])))
-        _tick(games, policies, reasks)
+        _tick(games, policies)
         still = []
         for game in games:
             if game.env.outcome is None:
@@ -133,7 +131,7 @@ def play(
         games = still
 
 
-def _tick(games: Sequence[_Game], policies: Sequence[Policy], reasks: int) -> None:
+def _tick(games: Sequence[_Game], policies: Sequence[Policy]) -> None:
     """Everybody who must speak does, once."""
     asked: list[list[Request]] = [[] for _ in policies]
     players: list[list[_Game]] = [[] for _ in policies]
@@ -146,12 +144,12 @@ def _tick(games: Sequence[_Game], policies: Sequence[Policy], reasks: int) -> No
             players[slot].append(game)
     for policy, batch, owners in zip(policies, asked, players, strict=True):
         if batch:
-            _ask(policy, batch, owners, reasks)
+            _ask(policy, batch, owners)
 
 
-def _ask(policy: Policy, requests: list[Request], games: list[_Game], reasks: int) -> None:
+def _ask(policy: Policy, requests: list[Request], games: list[_Game]) -> None:
     """One batched call, and the guard's further calls for the buyers that broke a rule; requests go with games."""
-    for attempt in range(reasks + 1):
+    for attempt in range(REASKS + 1):
         replies = policy.reply(requests)
         if len(replies) != len(requests):
             raise RuntimeError(f"policy {policy.name} gave {len(replies)} replies to {len(requests)} requests")
@@ -170,7 +168,7 @@ def _ask(policy: Policy, requests: list[Request], games: list[_Game], reasks: in
                 found = read if isinstance(read, Violation) else game.env.check(seat, read)
                 if found is not None:
                     game.refuse(seat, found, reply)
-                    if attempt < reasks:
+                    if attempt < REASKS:
                         seed = mix(request.seed + attempt + 1)
                         again.append(request._replace(seed=seed, attempt=attempt + 1, complaint=found.detail))
                         owners.append(game)

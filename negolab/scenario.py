@@ -151,8 +151,9 @@ class Scenario(NamedTuple):
     openings: tuple[int, ...] | None
     """Regulated first offers; None where buyers open freely."""
     buyer_types: tuple[str, ...]
-    key: int
-    """63-bit number from which every seat's own randomness is derived."""
+    keys: tuple[int, ...]
+    """One random 64-bit word per seat, the seller's first: all that seat's own randomness comes from it. Independent
+    words, so that no seat can work out another's."""
 
     @property
     def n_buyers(self) -> int:
@@ -178,7 +179,7 @@ class Scenario(NamedTuple):
             "budgets": self.budgets,
             "openings": self.openings,
             "buyer_types": self.buyer_types,
-            "key": self.key,
+            "keys": self.keys,
         }
 
     @classmethod
@@ -198,7 +199,7 @@ class Scenario(NamedTuple):
             budgets=tuple(data["budgets"]),
             openings=None if data["openings"] is None else tuple(data["openings"]),
             buyer_types=tuple(data["buyer_types"]),
-            key=data["key"],
+            keys=tuple(data["keys"]),
         )
 
 
@@ -208,7 +209,7 @@ def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int 
     n, list_cents = regime.n_buyers, product.listing.list_cents
     # All numbers are drawn in every regime, so switching one knob leaves the other draws alone.
     u = rng.random(4 * n).tolist()
-    key = rng.bit_generator.random_raw() >> 1
+    keys = tuple([word >> 1 for word in rng.bit_generator.random_raw(n + 1).tolist()])
     order = sorted(range(n), key=u[3 * n :].__getitem__)  # a uniform permutation
     tiers, types, budgets = regime.budget_tiers, regime.buyer_types, []
     for place, ratio in zip(order, u, strict=False):
@@ -221,7 +222,7 @@ def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int 
         openings = tuple(map(min, offers, budgets))
     buyer_types = tuple([types[int(ratio * len(types))] for ratio in u[2 * n : 3 * n]])
     k, t = regime.per_buyer_cap, regime.message_budget
-    fields = (episode, rep, regime.name, product, k, t, tuple(budgets), openings, buyer_types, key)
+    fields = (episode, rep, regime.name, product, k, t, tuple(budgets), openings, buyer_types, keys)
     return tuple.__new__(Scenario, fields)  # a third of the time of the named tuple's own constructor
 
 

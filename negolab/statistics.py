@@ -31,10 +31,11 @@ class Estimate(NamedTuple):
 class Accumulator:
     """Running mean and errors of one quantity (Welford's update; per-cluster sums for the clustered error)."""
 
-    __slots__ = ("_clusters", "_mean", "_squares", "n")
+    __slots__ = ("_clusters", "_mean", "_squares", "_total", "n")
 
     def __init__(self) -> None:
         self.n = 0
+        self._total = 0.0  # kept beside the running mean: sums of whole numbers, and so rates, stay exact
         self._mean = 0.0
         self._squares = 0.0
         self._clusters: dict[Hashable, list[float]] = {}
@@ -44,6 +45,7 @@ class Accumulator:
         if not math.isfinite(value):
             raise ValueError(f"a metric came out as {value} for {cluster}")
         self.n += 1
+        self._total += value
         step = value - self._mean
         self._mean += step / self.n
         self._squares += step * (value - self._mean)
@@ -58,14 +60,15 @@ class Accumulator:
         """The mean so far, with what errors can be had."""
         if self.n == 0:
             return Estimate(None, None, None, 0)
+        mean = self._total / self.n
         if self.n == 1:
-            return Estimate(self._mean, None, None, 1)
+            return Estimate(mean, None, None, 1)
         se = math.sqrt(max(0.0, self._squares) / (self.n - 1) / self.n)
         groups, clustered = len(self._clusters), None
         if groups > 1:
-            spread = math.fsum((total - count * self._mean) ** 2 for total, count in self._clusters.values())
+            spread = math.fsum((total - count * mean) ** 2 for total, count in self._clusters.values())
             clustered = math.sqrt(groups / (groups - 1) * spread) / self.n
-        return Estimate(self._mean, se, clustered, self.n)
+        return Estimate(mean, se, clustered, self.n)
 
 
 def estimate(values: Iterable[float], clusters: Iterable[Hashable]) -> Estimate:

@@ -163,7 +163,7 @@ def facts(episode: Episode, kinds: Mapping[str, str] | None = None) -> list[tupl
             "Limits",
             f"N = {s.n_buyers} buyers, K = {s.per_buyer_cap} per buyer, T = {s.message_budget} in all ({tight})",
         ),
-        ("Market", f"{s.regime}, repetition {s.rep}, key {s.key}"),
+        ("Market", f"{s.regime}, repetition {s.rep}"),
         ("First offers", "free" if s.openings is None else "regulated (fixed by the market)"),
         ("Seller", _player(episode.players[SELLER], kinds)),
         ("Buyers", ", ".join(_player(name, kinds) for name in buyers)),

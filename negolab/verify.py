@@ -109,7 +109,7 @@ def verify(folder: str | Path) -> Report:
         return report
     scripted = _scripted(run, schedule, report)
     summary = Summary()
-    seen = bytearray(run.n)
+    seen, last, ordered = bytearray(run.n), -1, True
     for number, line in enumerate(run.lines(), 1):
         if line.data is None:
             report.problems.append(f"line {number}: {line.problem}")
@@ -127,6 +127,7 @@ def verify(folder: str | Path) -> Report:
             report.problems += [f"line {number}, episode {episode.scenario.episode}: {problem}" for problem in found]
             continue
         report.verified += 1
+        ordered, last = ordered and episode.scenario.episode > last, episode.scenario.episode
         summary.add(episode)
         if scripted is not None and scripted.line(episode.scenario) != line.raw[:-1]:
             report.problems.append(f"line {number}, episode {episode.scenario.episode}: {_OTHER_WORDS}")
@@ -134,6 +135,8 @@ def verify(folder: str | Path) -> Report:
     if missing:
         report.problems.append(f"{missing} of {run.n} episodes are missing; run the evaluation again to play them")
     if report.verified == run.n:
+        if not ordered:
+            report.problems.append("the episodes are not in order, as a finished run's are: lines were moved")
         _check_metrics(run, summary, report)
     aside = run.folder / DAMAGED
     if aside.exists() and aside.stat().st_size > 0:

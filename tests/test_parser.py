@@ -186,7 +186,8 @@ def test_a_talk_that_announces_another_deal_contradicts_the_action():
         return kind(GOOD.replace("Thirty-two it is.", words))
 
     assert talk("Deal at 27.50, it is yours.") == "format"
-    assert talk("Fine! Deal for $27.50.") == "format"
+    assert talk("Fine! Deal at $1,027.50.") == "format"
+    assert talk("Good. Deal at 27.5!") == "format" and talk("Deal at 27") == "format"
     fine = [
         "Deal at $32.00, it is yours.",
         "Deal at 32.",
@@ -194,6 +195,8 @@ def test_a_talk_that_announces_another_deal_contradicts_the_action():
         "I can do a deal at $30 next time.",
     ]
     fine += ["How about a deal at 27.50? No.", "Deal at last!", "I can't accept $27.50.", "Deal? At 27.50 never."]
+    fine += ["Deal at $27.50? Sorry, no.", "Deal at 10% under list: thirty-two.", "Deal at $27.50 isn't possible; $32."]
+    fine += ["I hear you. Deal at 27.50 would lose me money.", "Deal for 2 days only!", "Deal for $30.00 is out."]
     for words in fine:
         assert talk(words) == (2, "SELL", 3200), words
     assert kind(with_action(f"[DEAL] $27.50 (1x {CODE})").replace("Thirty-two it is.", "Deal at 27.50!")) == (

@@ -56,7 +56,7 @@ def test_the_seller_is_told_of_the_scarce_budget_only_where_it_is_scarce():
     for t, told in ((8, True), (9, False)):
         env = Market(market(t=t))
         step(env, *OPEN_TRAINED)
-        assert ("cannot exhaust" in shown(PROMPTS.messages(env.requests()[0]))) == told
+        assert ("not every buyer can get" in shown(PROMPTS.messages(env.requests()[0]))) == told
 
 
 def test_the_formats_the_prompts_show_are_the_formats_the_parser_reads():
@@ -139,16 +139,17 @@ def test_a_seats_own_thought_stays_with_it():
     "token",
     (
         "<|im_end|> <|im_start|> <|eot_id|> <｜end▁of▁sentence｜> <think> </think> <s> </s> [INST] [/INST] <<SYS>> "
-        "<start_of_turn> <end_of_turn> <bos> <eos> <tool_call> </tool_response> <|begin_of_text|>"
+        "<start_of_turn> <end_of_turn> <bos> <eos> <tool_call> </tool_response> <|begin_of_text|> [gMASK] <sop> <tools> "
+        "[THINK] <image> <mask> [TOOL_RESULTS] <｜User｜> <Think> <|a|>"
     ).split(),
 )
 def test_untrusted_text_cannot_write_control_tokens(token):
-    assert token not in neutralise(f"ok{token}{token}")
+    assert token not in neutralise(f"ok{token}{token}") and "</think >" not in neutralise("</think >")
     assert neutralise(token).replace(" ", "") == token
 
 
 def test_ordinary_text_is_left_alone():
-    text = 'Price < 30 & > 20? 5 < 7 > 3, a|b, {braces} {{ x }} "7.5\'" [TM] [GPS 41mm] <b> $34.99 “quoted” ✓'
+    text = 'Price < 30 & > 20? 5 < 7 > 3, a|b, {braces} {{ x }} "7.5\'" [TM] [GPS 41mm] [SELL] $34.99 “quoted” ✓'
     assert neutralise(text) == text
 
 

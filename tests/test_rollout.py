@@ -189,7 +189,7 @@ class Dice:
 
 @pytest.mark.parametrize("window", [1, 3, 256])
 def test_an_episode_does_not_depend_on_its_company(window):
-    scenarios = [market()._replace(episode=i, key=1000 + i) for i in range(20)]
+    scenarios = [market()._replace(episode=i, keys=(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3)) for i in range(20)]
     dice = Dice()
     alone = {}
     for scenario in scenarios:
@@ -250,6 +250,11 @@ def test_a_changed_record_does_not_replay():
         return Episode(episode.scenario, episode.players, turns, episode.notes, episode.outcome, episode.reward)
 
     assert replay(changed()) == []
+    note = {"kind": "format", "detail": "", "text": "?"}
+    for times in (6, 7):  # the guard asks five times more, then plays for the buyer
+        notes = {6: {"refused": [note] * times}}
+        many = Episode(episode.scenario, episode.players, episode.turns, notes, episode.outcome, episode.reward)
+        assert "refused replies" in replay(many)[0]
     for fields in ({"price": 996}, {"verb": "DEAL"}, {"turn": 4}, {"seat": 2}, {"fallback": True}, {"text": "x"}):
         assert replay(changed(**fields)), fields
     assert replay(changed(text=turn.text.replace("9.95", "9.96")))

@@ -116,7 +116,7 @@ FORGED = {
     "budget": edit("scenario.budgets.0", lambda old: old + 1),
     "cost": edit("scenario.cost_cents", lambda old: old - 1),
     "list price": edit("scenario.list_cents", 1),
-    "key": edit("scenario.key", 1),
+    "key": edit("scenario.keys.0", 1),
     "rep": edit("scenario.rep", 2),
     "opening": edit("scenario.openings", [1, 1, 1, 1, 1]),
     "buyer type": edit("scenario.buyer_types.0", "iter-99"),
@@ -188,3 +188,11 @@ def test_a_run_of_other_code_is_verified_by_its_records_alone(run):
     assert report.ok and report.notes == [
         "the run was made by another version of the code than the one that verifies it"
     ]
+
+
+def test_moved_lines_are_found(tmp_path):
+    folder = make_run(tmp_path / "run")
+    path = folder / EPISODES
+    path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
+    report = verify(folder)
+    assert not report.ok and report.verified == report.owed and "not in order" in report.problems[0]

@@ -93,9 +93,10 @@ class BuyerView(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One seat must speak now."""
+    """One seat must speak now. Nothing in it tells of another seat: its seeds are the seat's own."""
 
     episode: int
+    """The episode's place in the run: a label for caches and records, drawn from nothing."""
     seat: int
     view: SellerView | BuyerView
     seed: int

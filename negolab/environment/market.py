@@ -6,7 +6,8 @@ Rules that the paper leaves open, as read here:
 * A buyer still answers the K-th (or T-th) message. If it answers ``[BUY]`` the bid is recorded, then the channel is
   capped (or the episode over), so that bid can never be accepted; the buyer's own ``[DEAL]`` can still close.
 * A seller's ``[DEAL]`` must equal, to the cent, one of the active targeted buyer's own bids, not only the last.
-* A price below cost is ``below_cost`` whatever else is wrong with it (clause i comes first).
+* A message to a buyer that may not be addressed is ``target`` whatever it says; otherwise a price below cost is
+  ``below_cost`` even where it would also be no bid of that buyer.
 * A buyer's ``[DEAL]`` must equal the latest ask it got and fit its budget; its first reply must be a ``[BUY]``.
 * A buyer's ``[QUIT]`` closes its own channel only, also on its K-th message (status quit, not capped).
 """
@@ -30,7 +31,6 @@ from negolab.scenario import Scenario
 from negolab.seeds import mix
 
 _NEW_CHANNEL = Channel("active", 0, (), ())
-_SEAT_STRIDE = 0xD1342543DE82EF95  # any large odd number: the seats' streams must not run into each other
 _EVERY_BUYER = -1  # who speaks at the opening; from then on one seat speaks at a time
 # A named tuple's own constructor is a Python function; several are made per turn, so they are made the short way.
 _new = tuple.__new__
@@ -68,7 +68,7 @@ class Market:
         "_channels",
         "_episode",
         "_heard",
-        "_key",
+        "_keys",
         "_legal",
         "_listing",
         "_openings",
@@ -81,7 +81,7 @@ class Market:
     )
 
     def __init__(self, scenario: Scenario) -> None:
-        self._episode, self._key = scenario.episode, scenario.key
+        self._episode, self._keys = scenario.episode, scenario.keys
         self._product, self._listing = scenario.product, scenario.product.listing
         self._cap, self._budget = scenario.per_buyer_cap, scenario.message_budget
         self._budgets, self._openings = scenario.budgets, scenario.openings
@@ -105,7 +105,7 @@ class Market:
             return []
         speaker = self._speaker
         if speaker == SELLER:
-            mine, key, channels = self._own[SELLER], self._key, tuple(self._channels)
+            mine, key, channels = self._own[SELLER], self._keys[SELLER], tuple(self._channels)
             shown = (self._product, self._cap, self._budget, self._turn, self._budget_left, channels, self._heard, mine)
             request = (self._episode, SELLER, _new(SellerView, shown), mix(key + len(mine)), key, 0, "")
             return [_new(Request, request)]
@@ -114,7 +114,7 @@ class Market:
         return [self._buyer_request(speaker)]
 
     def _buyer_request(self, seat: int) -> Request:
-        mine, key = self._own[seat], self._key + seat * _SEAT_STRIDE
+        mine, key = self._own[seat], self._keys[seat]
         opening = None if self._openings is None else self._openings[seat - 1]
         shown = (self._listing, self._budgets[seat - 1], self._cap, opening, self._said[seat], mine)
         return _new(Request, (self._episode, seat, _new(BuyerView, shown), mix(key + len(mine)), key, 0, ""))

@@ -78,7 +78,7 @@ def replay(run: paper.ExampleRun, catalog: Catalog) -> Episode:
         budgets=run.budgets,
         openings=run.openings,
         buyer_types=regime.buyer_types * len(run.budgets),
-        key=0,
+        keys=(0,) * (len(run.budgets) + 1),
     )
     buyers = {kind: _Script(run, "the paper's buyer") for kind in scenario.buyer_types}
     return next(play([scenario], _Script(run, f"the paper's {run.name} seller"), buyers))

@@ -12,8 +12,9 @@ The grammar, in full:
   ``money.MAX_CENTS``.
 * A reply cut at the token limit is ``truncated`` whatever it says. With thinking on, one leading complete think block
   is cut first; any other think tag is a format violation.
-* A Talk that opens a sentence with ``Deal at $X`` while the Action is a ``[SELL]`` at another price is contradictory,
-  a format violation: the Action is the meaning of the Talk. Nothing else is ever read out of the free text.
+* A Talk in which a sentence begins ``Deal at $X`` and ends or pauses there (``.``, ``!``, ``,``) while the Action is a
+  ``[SELL]`` at another price is contradictory, a format violation: the Action is the meaning of the Talk. Nothing else
+  is ever read out of the free text, and nothing in it ever makes a move.
 
 What a move means in the episode at hand (is that buyer active, was that bid made, is it below cost) is the
 environment's to judge, not the parser's.
@@ -41,7 +42,9 @@ _SEATS = {str(seat): seat for seat in range(1, 10)}  # a look-up costs a third o
 _new = tuple.__new__
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _TARGET = re.compile(r"Buyer ([1-9][0-9]{0,5})")
-_DEAL_TALK = re.compile(r"(?:^|[.!?]\s)\s?Deal (?:at|for) \$?([0-9][0-9,]*)(?:\.([0-9]{1,2}))?(?![0-9])")
+_DEAL_TALK = re.compile(
+    r"(?:^|[.!?]\s)\s?Deal at \$?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.([0-9]{1,2}))?(?:[,.!](?![0-9])|\s*$)"
+)
 _MAX_DIGITS = len(str(MAX_CENTS))
 
 

@@ -6,14 +6,12 @@ chat, forge a label or a standing-offers board.
 
 import re
 
-# Control tokens of the common chat templates. A space after the first character keeps the text readable and breaks the
-# token: tokenizers match these strings whole.
+# What could be a control token of some chat template: a tag without blanks inside, whatever its name, and the bracketed
+# words of the Llama, Mistral and GLM families (actions such as [SELL] are none of them). A blank after the first
+# character keeps the text readable and breaks the token: tokenizers match these strings whole.
 _CONTROL = re.compile(
-    r"<(?=[|｜])"  # <|im_start|>, <|eot_id|>, <｜begin▁of▁sentence｜>
-    r"|(?<=[|｜])>"
-    r"|<(?=/?(?:s|think|start_of_turn|end_of_turn|bos|eos|pad|unk|tool_call|tool_response)>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\])"
-    r"|<(?=</?SYS>>)"
+    r"<(?=[/|｜]?[A-Za-z_][^<>\s]{0,60}\s?>)|<(?=</?SYS>>)|<(?=[|｜])|(?<=[|｜])>"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_[A-Z]+|g?s?MASK|THINK|IMG|CLS|SEP|PAD|UNK|BOS|EOS)\])"
 )
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
