@@ -57,6 +57,13 @@ def _violation(kind: str) -> Metric:
     return metric
 
 
+def reward_bound(episode: Episode) -> float:
+    """What no seller can exceed on this market: the largest budget paid in full, capped as equation (1) caps."""
+    product, best = episode.scenario.product, max(episode.scenario.budgets)
+    room = product.listing.list_cents - product.cost_cents
+    return min(1.0, max(0, best - product.cost_cents) / room)
+
+
 def sell_above_cost_accuracy(episode: Episode) -> float:
     """1 - below_cost_rate (section 4.2, the radar's fifth axis)."""
     return 1.0 - float(violation_rate(episode) and episode.outcome.reason == "below_cost")
@@ -105,6 +112,7 @@ METRICS: Mapping[str, Metric] = {
     "violation_rate": violation_rate,
     **{f"violation_{kind}": _violation(kind) for kind in VIOLATIONS if kind != "below_cost"},
     "sell_above_cost_accuracy": sell_above_cost_accuracy,
+    "reward_bound": reward_bound,
     "seller_messages": seller_messages,
     "turns": turns,
     "refused_replies": refused_replies,

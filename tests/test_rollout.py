@@ -6,7 +6,9 @@ from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, 
 from negolab.episodes import Episode, parse_line, replay
 from negolab.metrics import METRICS, buyer_types, closing_ranks, first_offer_match, paired, summarise
 from negolab.policies.base import Reply
+from negolab.policies.registry import make_buyers, make_seller
 from negolab.rollout import play
+from negolab.scenario import Schedule, regime
 
 
 class Scripted:
@@ -264,3 +266,22 @@ def test_a_changed_record_does_not_replay():
     assert "after the end" in replay(more)[0]
     other = Episode(episode.scenario, episode.players, episode.turns, {}, episode.outcome._replace(price=1), 0.5)
     assert len(replay(other)) == 2
+
+
+@pytest.mark.parametrize("name", ["in_distribution", "ood_diverse"])
+def test_no_seller_gets_more_than_the_full_information_bound(name, sample_catalog):
+    drawn = regime(name)
+    schedule = Schedule(drawn, sample_catalog.products, seed=3)
+    for seller in ("prober", "oracle", "greedy"):
+        for episode in play(schedule, make_seller(seller, schedule), make_buyers(drawn.buyer_types)):
+            assert episode.reward <= METRICS["reward_bound"](episode) + 1e-12
+    assert METRICS["reward_bound"](episode) <= 1
+
+
+def test_the_bound_by_hand():
+    rich, _ = play_one(TRAINED_MARKET, by_seat(TRAINED))
+    assert METRICS["reward_bound"](rich) == 1.0  # 38.37 against a list price of 34.99
+    poor, _ = play_one(market(budgets=(1764, 2583, 1000), openings=None), {s: ["?"] for s in (1, 2, 3)})
+    assert METRICS["reward_bound"](poor) == pytest.approx((2583 - 1875) / 1624)
+    broke, _ = play_one(market(budgets=(1764, 1800, 1000), openings=None), {s: ["?"] for s in (1, 2, 3)})
+    assert METRICS["reward_bound"](broke) == 0.0
