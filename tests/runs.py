@@ -1,6 +1,7 @@
 """Run folders for tests: made in process, in a process of their own, compared, and spoiled on purpose."""
 
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -43,6 +44,12 @@ def run_command(args: Sequence[str], env: dict[str, str] | None = None, **option
     """Run ``negolab ARGS`` in a process; returns a ``CompletedProcess`` with text output."""
     options = {"capture_output": True, "text": True, "timeout": 60, **options}
     return subprocess.run(command(args), env=env or environment(), check=False, **options)
+
+
+def default_interrupt() -> None:
+    """For ``preexec_fn`` of a process that is to be interrupted: a shell's background job ignores SIGINT, and so would
+    all that it starts, these tests and their processes among them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

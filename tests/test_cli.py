@@ -12,7 +12,7 @@ import pytest
 
 import negolab
 from negolab.cli import build_parser, main
-from runs import command, contents, environment, evaluate_args, make_run, one_line, run_command
+from runs import command, contents, default_interrupt, environment, evaluate_args, make_run, one_line, run_command
 
 SMALL = ("--products", "2")
 
@@ -356,6 +356,16 @@ def test_a_folder_that_cannot_be_written_is_no_place_to_stand_in_the_way(finishe
     assert contents(tmp_path / "run") == contents(finished)
 
 
+def handles_signals(pid: int) -> bool:
+    """Whether the command has come so far as to handle SIGTERM (only Linux tells; a while is enough elsewhere)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_while_it_waits_for_input(how, code):
     args = ["parse", "--jsonl", "-", "--codename", "a_1", "--list-price", "3", "--cost", "1", "--buyers", "1"]
@@ -366,10 +376,14 @@ def test_an_interrupt_while_it_waits_for_input(how, code):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=default_interrupt,
     )
-    time.sleep(0.6)
+    deadline = time.monotonic() + (20 if sys.platform == "linux" else 2)
+    while not handles_signals(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)  # now it reads
     process.send_signal(how)
-    out, err = process.communicate(timeout=5)
+    out, err = process.communicate(timeout=20)
     assert process.returncode == code and out == ""
     one_line(err)
 

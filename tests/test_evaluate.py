@@ -1,10 +1,13 @@
 """An evaluation gives the same bytes for any number of workers, whatever ends it, and however often."""
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,11 +17,22 @@ import negolab.evaluate
 from negolab.cli import main
 from negolab.errors import NegolabError
 from negolab.evaluate import Settings, evaluate, metrics_csv, plan, summarise_run
+from negolab.policies.registry import SELLERS
 from negolab.rollout import play
-from negolab.scenario import Schedule, regime
+from negolab.scenario import REGIMES, Schedule, regime
 from negolab.store import EPISODES, MANIFEST, PID, Run
 from negolab.verify import verify
-from runs import FILES, command, contents, environment, evaluate_args, make_run, one_line, run_command
+from runs import (
+    FILES,
+    command,
+    contents,
+    default_interrupt,
+    environment,
+    evaluate_args,
+    make_run,
+    one_line,
+    run_command,
+)
 
 LONG = (
     "--split",
@@ -63,7 +77,7 @@ def gone(pids: list[int], seconds: float = 5.0) -> bool:
 def started(folder: Path, *more: str, bytes_written: int = 0, **options):
     """The long evaluation as a process, once it has written so much; whatever is left of it is killed at the end."""
     args = command(evaluate_args(folder, *LONG, *more))
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "preexec_fn": default_interrupt}
     process = subprocess.Popen(args, env=environment(), start_new_session=True, **{**streams, **options})
     try:
         deadline = time.monotonic() + 30
@@ -130,7 +144,7 @@ def test_an_interrupt_to_the_whole_group_ends_it_soon_and_quietly(how, code, wor
                 os.killpg(process.pid, how)  # as a terminal does it: workers get it, too
             else:
                 process.send_signal(how)
-            _, err = process.communicate(timeout=5)
+            _, err = process.communicate(timeout=20)
             assert process.returncode == code
             assert "what was finished is kept, run the same command again to go on" in one_line(err)
             assert gone(family)
@@ -210,6 +224,57 @@ def test_how_many_episodes_are_open_at_once_does_not_matter(seller):
     assert len(first) == 12
     for window in (1, 2, 5):
         assert lines(window) == first
+
+
+GOLDEN = Path(__file__).parent / "golden"
+"""What was played once and for all; ``UPDATE_SNAPSHOTS=1 pytest tests/test_evaluate.py`` rewrites it. A change of these
+files is a change of every number anybody has published: it wants a new version of whatever player it comes from."""
+
+
+def golden(name: str, found: object) -> object:
+    """The golden value kept in a file, after it was rewritten where that is asked for."""
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sample_lines(seller: str, name: str, products: int | None = None) -> list[bytes]:
+    """One episode of each product of the sample, as they are stored."""
+    made = plan(Settings(seller, name, split="all", products=products, per_product=1, seed=0))
+    return [e.to_line() for e in sorted(play(made.schedule, *made.players()), key=lambda e: e.scenario.episode)]
+
+
+def test_the_streams_are_pinned():
+    """The bytes of every seller in both regimes."""
+    found = {}
+    for name in REGIMES:
+        for seller in SELLERS:
+            lines = sample_lines(seller, name)
+            assert len(lines) == 120
+            found[f"{name} {seller}"] = hashlib.sha256(b"".join(lines)).hexdigest()
+    assert found == golden("episodes", found)
+    assert len(set(found.values())) == 10
+
+
+def leaves(value: object, where: str = "") -> Iterator[tuple[str, object]]:
+    """Every plain value of nested data with the way to it; an empty list or object is one, too."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not inner or not value:
+        yield where, value
+    else:
+        for key, part in inner:
+            yield from leaves(part, f"{where}.{key}".lstrip("."))
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_one_whole_episode_is_pinned_field_by_field(name):
+    (line,) = sample_lines("prober", name, products=1)
+    found = json.loads(line)
+    now, then = dict(leaves(found)), dict(leaves(golden(name, found)))
+    assert list(now) == list(then), "other fields"
+    assert {k: v for k, v in now.items() if v != then[k] or type(v) is not type(then[k])} == {}
+    assert len(now) > 80
 
 
 def markets(folder: Path) -> list:

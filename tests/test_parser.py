@@ -343,16 +343,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_megabyte_takes_linear_time(name):
-    def cost(n):
+    """No statement about speed: linear work on a megabyte takes hundredths of a second, quadratic minutes to hours, and
+    ten seconds of this process's own CPU time lie far from both, on any machine and under any load."""
+    for n in (60_000, 250_000, 1_000_000):  # quadratic work is caught before it takes hours
         text = HOSTILE[name](n)
-        best = float("inf")
-        for _ in range(3):
-            start = time.perf_counter()
-            for options in ({}, {"thinking": True}):
-                assert isinstance(parse_seller(text, CODE, **options), Move | Violation)
-                assert isinstance(parse_buyer(text, CODE, **options), Move | Violation)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    # Quadratic time would make the ratio 64 for 8 times the text; a floor keeps timer noise out.
-    assert cost(1_000_000) < 30 * max(cost(125_000), 2e-3)
+        start = time.process_time()
+        for options in ({}, {"thinking": True}):
+            assert isinstance(parse_seller(text, CODE, **options), Move | Violation)
+            assert isinstance(parse_buyer(text, CODE, **options), Move | Violation)
+        assert time.process_time() - start < 10, f"{n:,} characters"
