@@ -27,6 +27,12 @@ from negolab.paths import data_dir
 
 SAMPLE = "sample"
 """``load_catalog(SAMPLE)`` reads the bundled, invented products."""
+AUTO = "auto"
+"""``load_catalog(AUTO)`` reads the published catalogue if it is there, else the sample."""
+DATA_VARIABLE = "NEGOLAB_DATA"
+"""Environment variable that names the published catalogue's folder."""
+FETCHED = Path("data") / "AmazonHistoryPrice"
+"""Where ``negolab data fetch`` puts it, below the current folder."""
 RULE = "running-counter-over-files-in-byte-order-from-1"
 """Name of the codename rule; stored in split files and run manifests."""
 SHORTEST_DESCRIPTION = 5
@@ -148,12 +154,15 @@ class Catalog:
 
 
 def load_catalog(folder: str | Path) -> Catalog:
-    """Read every ``*.json`` file of a folder; ``"sample"`` (as text) is the bundled sample.
+    """Read every ``*.json`` file of a folder; ``"sample"`` (as text) is the bundled sample, ``"auto"`` the published
+    catalogue where it is found (``find_data``), else the sample.
 
     Sub-folders, hidden files and other file types are ignored. Raises ``NegolabError`` (one line) for a missing or
     empty folder, and for a file that cannot be read, is not UTF-8, not JSON, or not a list. A bad record inside a good
     file never raises: see ``Catalog.problems``.
     """
+    if folder == AUTO:
+        folder = find_data()
     place = data_dir() / "sample" if folder == SAMPLE else Path(folder)
     products: list[Product] = []
     problems: list[Problem] = []
@@ -190,6 +199,23 @@ def load_catalog(folder: str | Path) -> Catalog:
         data_sha256=digest.hexdigest(),
         splits=splits,
     )
+
+
+def find_data(data: str = AUTO) -> str:
+    """The catalogue that ``data`` means. ``"auto"`` is the folder in ``$NEGOLAB_DATA``, else where
+    ``negolab data fetch`` puts it (below the current folder, or in a working copy's ``data``), else ``"sample"``.
+    Raises ``NegolabError`` when ``$NEGOLAB_DATA`` names no folder."""
+    if data != AUTO:
+        return data
+    named = os.environ.get(DATA_VARIABLE, "")
+    if named:
+        if not Path(named).is_dir():
+            raise NegolabError(f"${DATA_VARIABLE} is {named}, which is not a folder; mend or unset it")
+        return named
+    for folder in (Path.cwd() / FETCHED, data_dir() / FETCHED.name):
+        if folder.is_dir() and any(folder.glob("*.json")):
+            return str(folder)
+    return SAMPLE
 
 
 def published_files() -> dict[str, tuple[int, str]]:

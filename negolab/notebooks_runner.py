@@ -4,9 +4,9 @@ Papermill calls every cell completed when a kernel dies. So a notebook has run o
 holds an error, and the last cell printed its final line. Which parameters a notebook takes is checked before
 (``negolab.notebook.profiles``): papermill only warns about a misspelt one and passes on whatever type it was given.
 
-Each notebook runs in a child process of its own session, one after the other; its kernel is the child's child.
-Whatever ends the parent (a timeout, Ctrl-C, a kill), the child notices and takes the kernel with it. What had been
-finished stays in the executed copy.
+Each notebook runs in a child process that the terminal's signals do not reach, one after the other; its kernel is the
+child's child. Whatever ends the parent (a timeout, Ctrl-C, a kill), the child notices and takes the kernel with it.
+What had been finished stays in the executed copy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import negolab
+from negolab.catalog import AUTO, DATA_VARIABLE, find_data
 from negolab.errors import NegolabError
-from negolab.notebook.parameters import AUTO, DATA_VARIABLE, find_data
 from negolab.notebook.profiles import Notebook, Parameters, read_cells
 from negolab.notebook.study import FINISHED
 

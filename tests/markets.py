@@ -42,7 +42,9 @@ OPEN_TRAINED = TRAINED[:3]
 def market(budgets=(1764, 3837, 2583), openings=(995, 1045, 928), k=3, t=7, types=None, product=CADDY) -> Scenario:
     """A market with everything given; the default is the trained run's."""
     types = types or ("iter-60",) * len(budgets)
-    return Scenario(0, 0, "in_distribution", product, k, t, tuple(budgets), openings, types, tuple(range(len(budgets) + 1)))
+    return Scenario(
+        0, 0, "in_distribution", product, k, t, tuple(budgets), openings, types, tuple(range(len(budgets) + 1))
+    )
 
 
 UNTRAINED_MARKET = market(budgets=(2540, 1813, 4011), openings=(1050, 905, 933))

@@ -139,8 +139,8 @@ def test_a_seats_own_thought_stays_with_it():
     "token",
     (
         "<|im_end|> <|im_start|> <|eot_id|> <｜end▁of▁sentence｜> <think> </think> <s> </s> [INST] [/INST] <<SYS>> "
-        "<start_of_turn> <end_of_turn> <bos> <eos> <tool_call> </tool_response> <|begin_of_text|> [gMASK] <sop> <tools> "
-        "[THINK] <image> <mask> [TOOL_RESULTS] <｜User｜> <Think> <|a|>"
+        "<start_of_turn> <end_of_turn> <bos> <eos> <tool_call> </tool_response> <|begin_of_text|> [gMASK] <sop> "
+        "<tools> [THINK] <image> <mask> [TOOL_RESULTS] <｜User｜> <Think> <|a|>"
     ).split(),
 )
 def test_untrusted_text_cannot_write_control_tokens(token):

@@ -74,7 +74,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--data",
         default=SAMPLE,
         metavar="DIR",
-        help="catalogue folder (see `negolab data fetch`); default: the bundled synthetic sample",
+        help="catalogue folder (see `negolab data fetch`), sample (the bundled synthetic one, the default), or auto: "
+        "$NEGOLAB_DATA or data/AmazonHistoryPrice if there, else the sample",
     )
 
 
@@ -82,7 +83,12 @@ def add_market(parser: argparse.ArgumentParser) -> None:
     """The regime and its knobs."""
     group = parser.add_argument_group("market")
     group.add_argument("--regime", default="in_distribution", metavar="NAME", help=f"one of: {', '.join(REGIMES)}")
-    group.add_argument("--buyers", type=whole(1, 1000), metavar="N", help="number of buyers")
+    group.add_argument(
+        "--buyers",
+        type=whole(1, 1000),
+        metavar="N",
+        help="number of buyers (more than tiers: these repeat)",
+    )
     group.add_argument("--cap", type=whole(1, 1000), metavar="K", help="messages that one buyer may get")
     group.add_argument("--messages", type=whole(1, 100_000), metavar="T", help="the seller's messages in all")
     group.add_argument("--budgets", type=intervals, metavar="LO-HI,...", help="budget tiers as fractions of list price")

@@ -40,7 +40,7 @@ def add_parser(subparsers: "Subparsers") -> None:
     fetch.set_defaults(run=run_fetch)
     summary = commands.add_parser("summary", help="print what a catalogue holds")
     summary.add_argument(
-        "--data", metavar="DIR", default=SAMPLE, help="catalogue folder, or: sample (default: %(default)s)"
+        "--data", metavar="DIR", default=SAMPLE, help="catalogue folder, sample, or auto (default: %(default)s)"
     )
     summary.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     summary.set_defaults(run=run_summary)
@@ -50,6 +50,8 @@ def run_fetch(args: argparse.Namespace) -> int:
     """``negolab data fetch``: 0 once all files are in place."""
     from negolab.fetch import fetch_catalog
 
+    source = args.source or args.base_url or "their public source"
+    print(f"getting the published files from {source} into {args.to}", flush=True)
     done = fetch_catalog(args.to, args.base_url, args.source)
     print(f"folder: {done.folder}")
     print(f"files fetched: {len(done.fetched)}")

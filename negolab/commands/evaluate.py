@@ -14,7 +14,12 @@ def add_parser(commands: Any) -> None:
         help="play a seller on a split and write episodes, metrics and manifest",
         description="Plays one seller on the markets of a split. Run the same command again to resume or to reprint.",
     )
-    parser.add_argument("--seller", required=True, metavar="NAME", help="random, satisficer, greedy, prober or oracle")
+    parser.add_argument(
+        "--seller",
+        required=True,
+        metavar="NAME",
+        help="random, satisficer, greedy, prober, oracle, or module:factory",
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder: new, or this run's own to resume it")
     parser.add_argument(
         "--split", default="test", help="train, test, all, or a JSON file with codenames (default: test)"
@@ -33,6 +38,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, say what is unusual, play, print the metrics."""
     from negolab.evaluate import Settings, evaluate, plan
+    from negolab.policies.registry import SELLERS
     from negolab.report import metrics_table, note
 
     settings = Settings(
@@ -48,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
     for warning in made.warnings:
         note(f"note: {warning}")
     found = evaluate(settings, args.out, made.catalog, workers=args.workers, say=lambda line: note(f"note: {line}"))
+    kind = "scripted" if args.seller in SELLERS else "your own"
     print(
-        f"{args.seller} (scripted) on {made.catalog.name}, split {args.split}, "
+        f"{args.seller} ({kind}) against scripted buyers on {made.catalog.name}, split {args.split}, "
         f"{made.schedule.regime.name}, seed {args.seed}"
     )
     print(metrics_table(found))

@@ -71,6 +71,8 @@ def run_notebooks(args: argparse.Namespace) -> int:
     out = Path(named).expanduser() if named else runs_dir() / default
     for code in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(code, _stop)
+    for line in sorted({_data_line(mine["data"]) for mine in given.values() if "data" in mine}):
+        print(line, flush=True)
     place = {notebook.name: f"[{k}/{len(selected)}]" for k, notebook in enumerate(selected, 1)}
     show = sys.stderr.isatty()
 
@@ -88,6 +90,17 @@ def run_notebooks(args: argparse.Namespace) -> int:
             print(f"negolab: {result.name} failed: {result.error}; partial copy: {result.copy}", file=sys.stderr)
     print(f"{sum(r.ok for r in results)} of {len(results)} notebooks ran; copies, tables and figures: {out}")
     return 0 if all(result.ok for result in results) else 1
+
+
+def _data_line(data: str) -> str:
+    """Which products are played: a run on invented ones must not look like one on the real ones."""
+    from negolab.catalog import AUTO, SAMPLE, find_data
+
+    found = find_data(data)
+    if found != SAMPLE:
+        return f"products: {found}"
+    why = "; the real ones were not found (`negolab data fetch`, or set NEGOLAB_DATA)" if data == AUTO else ""
+    return f"products: the bundled, invented sample{why}"
 
 
 def _stop(code: int, frame: object) -> NoReturn:

@@ -9,8 +9,9 @@ Below the study's folder lie ``evaluations/<regime>-<seller>-seed<k>`` (run fold
 same notebook run again goes on where it stopped, and changed code never mixes with older results.
 """
 
+from negolab.catalog import AUTO, find_data
 from negolab.notebook import examples, frames
-from negolab.notebook.parameters import AUTO, PARAMETERS, ParameterError, check, find_data
+from negolab.notebook.parameters import PARAMETERS, ParameterError, check
 from negolab.notebook.study import FINISHED, Page, Study, begin, show
 
 __all__ = [

@@ -1,25 +1,15 @@
-"""Notebook parameters: which there are, what each may be, and which catalogue ``data`` means."""
+"""Notebook parameters: which there are and what each may be."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from negolab.catalog import SAMPLE
+from negolab.catalog import AUTO, SAMPLE
 from negolab.errors import NegolabError
-from negolab.paths import data_dir
 from negolab.policies.registry import SELLERS
 from negolab.scenario import MAX_SEED
-
-AUTO = "auto"
-"""``data = "auto"``: the fetched catalogue where there is one, else the bundled sample."""
-DATA_VARIABLE = "NEGOLAB_DATA"
-"""Environment variable that names the fetched catalogue's folder."""
-FETCHED = Path("data") / "AmazonHistoryPrice"
-"""Where ``negolab data fetch`` puts the catalogue, below the current folder."""
 
 
 class ParameterError(NegolabError):
@@ -82,19 +72,3 @@ def check(values: Mapping[str, Any]) -> None:
         problem = PARAMETERS[name].problem(value)
         if problem:
             raise ParameterError(f"parameter {name} is {value!r}, of type {type(value).__name__}; {problem}")
-
-
-def find_data(data: str) -> str:
-    """The catalogue that ``data`` means: a folder, or ``"sample"``. ``"auto"`` looks at ``$NEGOLAB_DATA``, then where
-    ``negolab data fetch`` puts it. Raises ``NegolabError`` when ``$NEGOLAB_DATA`` names no folder."""
-    if data != AUTO:
-        return data
-    named = os.environ.get(DATA_VARIABLE, "")
-    if named:
-        if not Path(named).is_dir():
-            raise NegolabError(f"${DATA_VARIABLE} is {named}, which is not a folder; mend or unset it")
-        return named
-    for folder in (Path.cwd() / FETCHED, data_dir() / FETCHED.name):
-        if folder.is_dir() and any(folder.glob("*.json")):
-            return str(folder)
-    return SAMPLE

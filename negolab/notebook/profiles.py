@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negolab.catalog import SAMPLE
+from negolab.catalog import AUTO, SAMPLE, find_data
 from negolab.errors import NegolabError
-from negolab.notebook.parameters import AUTO, PARAMETERS, check, find_data
+from negolab.notebook.parameters import PARAMETERS, check
 from negolab.paths import notebooks_dir
 from negolab.store import code_sha256
 

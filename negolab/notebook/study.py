@@ -16,7 +16,7 @@ from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.errors import NegolabError
 from negolab.evaluate import Settings, evaluate, plan
 from negolab.notebook.frames import Panel, Table
-from negolab.notebook.parameters import ParameterError, check, find_data
+from negolab.notebook.parameters import ParameterError, check
 from negolab.papers.multi_buyer import ARXIV
 from negolab.paths import notebooks_dir
 from negolab.policies.registry import SELLERS
@@ -63,6 +63,9 @@ class Study:
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
         return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}"
+
+    def __repr__(self) -> str:  # a notebook keeps it beside the Markdown: not the whole catalogue
+        return f"Study({self.name!r}: {self.data}; {self.markets})"
 
     def _repr_markdown_(self) -> str:
         lines = [
@@ -155,19 +158,20 @@ def begin(name: str, **parameters: Any) -> Study:
     sellers = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip()) or SELLERS
     if len(set(sellers)) < len(sellers):
         raise ParameterError(f"the sellers {', '.join(sellers)} name one twice")
-    baseline = given["baseline"] or sellers[0]
-    if baseline not in sellers:
-        raise ParameterError(f"parameter baseline is {baseline!r}; allowed: {', '.join(sellers)}")
     seeds = range(given["seed"], given["seed"] + given["seeds"])
     if seeds[-1] > MAX_SEED:
         raise ParameterError(f"parameter seeds: the last seed would be {seeds[-1]}; allowed: up to {MAX_SEED}")
     products = given["products"] or None
     try:
-        catalog = load_catalog(find_data(given["data"]))
+        catalog = load_catalog(given["data"])
         for seller in sellers:
             plan(Settings(seller, split=given["split"], products=products, seed=seeds[-1]), catalog)
     except NegolabError as error:
         raise ParameterError(str(error)) from None
+    baseline = given["baseline"] or sellers[0]
+    if baseline not in sellers:
+        hint = f"set baseline to one of the sellers played: {', '.join(sellers)}"
+        raise ParameterError(f"parameter baseline is {baseline!r}, which is not played; {hint}")
     chosen = {"name": name, "split": given["split"], "per_product": given["per_product"], "products": products}
     chosen |= {"seeds": tuple(seeds), "sellers": sellers, "baseline": baseline}
     out = _folder(given["out"], f"{name}-{_identity(chosen, catalog)}")
@@ -198,14 +202,16 @@ def _identity(chosen: Mapping[str, Any], catalog: Catalog) -> str:
 def runs_dir() -> Path:
     """Where run folders go that nobody named: ``$NEGOLAB_RUNS``, else ``runs`` in the current folder.
 
-    A notebook opened where it lies (as nbmake does) must not leave files beside itself: then it is a fresh temporary
-    folder.
+    A notebook opened where it lies must not leave files beside itself: then it is ``runs`` in the working copy, or a
+    fresh temporary folder for notebooks that came with an installed package.
     """
     named = os.environ.get(RUNS_VARIABLE, "")
     if named:
         return Path(named).absolute()
     here, shipped = Path.cwd().resolve(), notebooks_dir().resolve()
     if here == shipped or shipped in here.parents:
+        if (shipped.parent / "pyproject.toml").is_file() and os.access(shipped.parent, os.W_OK):
+            return shipped.parent / "runs"
         return Path(tempfile.mkdtemp(prefix="negolab-runs-"))
     return here / "runs"
 
@@ -231,6 +237,9 @@ class Picture:
     size: tuple[int, int]
     """Width and height on screen, in CSS pixels."""
 
+    def __repr__(self) -> str:  # a notebook keeps it beside the picture: not the bytes once more
+        return f"Picture({self.size[0]} x {self.size[1]})"
+
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         return self.png, {"width": self.size[0], "height": self.size[1]}
 
@@ -250,6 +259,9 @@ class Page:
 
     source: str
     height: int = 640
+
+    def __repr__(self) -> str:
+        return f"Page({len(self.source):,} characters)"
 
     def _repr_html_(self) -> str:
         style = f"width:100%;height:{self.height}px;border:1px solid #ccc"

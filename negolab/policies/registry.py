@@ -1,7 +1,10 @@
-"""Which scripted players there are, and how to make them by name."""
+"""Players by name: the scripted ones, and a user's own."""
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy
@@ -41,13 +44,38 @@ BUYERS: tuple[str, ...] = tuple(BUYER_TYPES)
 
 
 def make_seller(name: str, schedule: Schedule) -> Policy:
-    """The scripted seller ``name`` for the run over ``schedule``, which only ``oracle`` looks into.
+    """The seller ``name`` for the run over ``schedule``, which only ``oracle`` looks into.
 
-    Raises ``NegolabError`` for a name that does not exist.
+    ``name`` is a scripted seller's, or ``module:factory`` for a player of the user's own: what ``factory()`` returns,
+    the module found as Python finds it or in the current folder. By name, so that every worker process can make it.
+    Raises ``NegolabError`` for a name that does not exist and for something that is no player.
     """
-    if name not in _MAKERS:
-        raise NegolabError(f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}")
-    return _MAKERS[name](schedule)
+    if name in _MAKERS:
+        return _MAKERS[name](schedule)
+    module, colon, factory = name.partition(":")
+    if not (colon and module and factory):
+        raise NegolabError(
+            f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}, or module:factory for one of your own"
+        )
+    return _own_player(module, factory)
+
+
+def _own_player(module: str, factory: str) -> Policy:
+    name = f"{module}:{factory}"
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        made: Policy = getattr(importlib.import_module(module), factory)()
+        described = made.describe()
+    except Exception as error:  # the user's own code may fail in any way
+        raise NegolabError(f"seller {name} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(described, dict) or described.get("name") != made.name:
+        raise NegolabError(f"seller {name}: describe() must return a dictionary whose 'name' is the player's name")
+    if made.name in SELLERS:
+        raise NegolabError(f"seller {name} calls itself {made.name!r}, which is a scripted seller's name")
+    if not callable(getattr(made, "reply", None)):
+        raise NegolabError(f"seller {name} has no method reply(requests)")
+    return made
 
 
 def make_buyers(types: Iterable[str]) -> dict[str, Policy]:

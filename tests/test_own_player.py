@@ -1,0 +1,86 @@
+"""A seller of the user's own: the README's example as it stands there, and what is told of one that does not work."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runs import command, environment
+
+README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(EXAMPLE,) = [block for block in BLOCKS if "class Patient" in block]
+(USE,) = [block for block in BLOCKS if "read_json" in block]
+
+
+def run(folder, *args):
+    """One command in ``folder``."""
+    return subprocess.run(command(args), cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+
+
+def test_the_readmes_seller_plays_verifies_and_is_the_same_with_workers(tmp_path):
+    (tmp_path / "my_seller.py").write_text(EXAMPLE, encoding="utf-8")
+    for out, workers in (("one", "1"), ("two", "2")):
+        done = run(tmp_path, "evaluate", "--seller", "my_seller:Patient", "--out", out, "--workers", workers)
+        assert done.returncode == 0, done.stderr
+        assert "my_seller:Patient (your own) against scripted buyers on sample" in done.stdout
+    assert (tmp_path / "one/episodes.jsonl").read_bytes() == (tmp_path / "two/episodes.jsonl").read_bytes()
+    assert run(tmp_path, "verify", "one").returncode == 0
+    manifest = json.loads((tmp_path / "one/manifest.json").read_text(encoding="utf-8"))
+    assert manifest["players"]["seller"] == {"name": "patient", "version": 1}
+
+
+def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(USE, "README.md", "exec"), names)
+    assert len(names["frame"]) == 16 and "(n = 16)" in capsys.readouterr().out
+    assert names["frame"]["reward"].mean() == pytest.approx(names["found"]["reward"].mean)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "said"),
+    [
+        ("", "absent:Seller", "No module named 'absent'"),
+        ("", "mine:Seller", "has no attribute 'Seller'"),
+        ("class Seller:\n    name = 'x'", "mine:Seller", "describe"),
+        ("class Seller:\n    name = 'x'\n    def describe(self): return {}", "mine:Seller", "'name'"),
+        (
+            "class Seller:\n    name = 'x'\n    def describe(self): return {'name': 'x'}",
+            "mine:Seller",
+            "no method reply",
+        ),
+        (
+            "class Seller:\n    name = 'prober'\n    def describe(self): return {'name': 'prober'}",
+            "mine:Seller",
+            "scripted",
+        ),
+        ("1 / 0", "mine:Seller", "ZeroDivisionError"),
+        ("", "mine:", "unknown seller 'mine:'"),
+        ("", "nobody", "unknown seller 'nobody'; allowed: random"),
+    ],
+)
+def test_a_seller_that_cannot_be_made_is_told_in_one_line(tmp_path, code, name, said):
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    done = run(tmp_path, "evaluate", "--seller", name, "--out", "out")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_auto_is_the_named_folder_else_the_fetched_one_else_the_sample(tmp_path, monkeypatch, real_data_dir):
+    from negolab.catalog import find_data, load_catalog
+    from negolab.errors import NegolabError
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEGOLAB_DATA", str(real_data_dir))
+    assert len(load_catalog("auto").products) == 930
+    monkeypatch.setenv("NEGOLAB_DATA", str(tmp_path / "absent"))
+    with pytest.raises(NegolabError, match="NEGOLAB_DATA"):
+        find_data("auto")
+    monkeypatch.delenv("NEGOLAB_DATA")
+    folder = tmp_path / "data" / "AmazonHistoryPrice"
+    folder.mkdir(parents=True)
+    (folder / "x.json").write_text("[]", encoding="utf-8")
+    assert find_data("auto") == str(folder) and find_data("sample") == "sample"
