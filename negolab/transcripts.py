@@ -97,9 +97,7 @@ def steps(episode: Episode) -> list[Step]:
 
 
 def _who(episode: Episode, seat: int) -> str:
-    if seat == SELLER:
-        return f"Seller ({episode.players[SELLER]})"
-    return buyer_name(episode, seat)
+    return f"Seller ({episode.players[SELLER]})" if seat == SELLER else buyer_name(episode, seat)
 
 
 def buyer_name(episode: Episode, buyer: int) -> str:
@@ -112,9 +110,8 @@ def _board_after(episode: Episode, position: int, heard: Sequence[Said]) -> tupl
     """The board after the buyers' last words before the seller's turn, or before the end."""
     turn, turns, scenario = episode.turns[position], episode.turns, episode.scenario
     last = position + 1 == len(turns)
-    if turn.seat == SELLER or turn.violation or not (last or turns[position + 1].seat == SELLER):
-        return None, ""
-    if turn.turn > _SHOWN_BOARDS:  # every board holds the whole history: many of them grow with its square
+    middle = turn.seat == SELLER or turn.violation or not (last or turns[position + 1].seat == SELLER)
+    if middle or turn.turn > _SHOWN_BOARDS:  # every board holds the whole history: many of them grow with its square
         return None, ""
     shown = board(
         heard,
@@ -129,12 +126,8 @@ def _board_after(episode: Episode, position: int, heard: Sequence[Said]) -> tupl
 
 
 def _usage(note: Mapping[str, Any]) -> str:
-    found = []
-    if "tokens" in note:
-        found.append(f"tokens: {note['tokens'][0]} in, {note['tokens'][1]} out")
-    if "finish" in note:
-        found.append(f"finish reason: {note['finish']}")
-    return "; ".join(found)
+    found = [f"tokens: {note['tokens'][0]} in, {note['tokens'][1]} out"] if "tokens" in note else []
+    return "; ".join([*found, f"finish reason: {note['finish']}"] if "finish" in note else found)
 
 
 # -- what is said about the whole episode -----------------------------------------------------------------------
@@ -154,15 +147,13 @@ def facts(episode: Episode, kinds: Mapping[str, str] | None = None) -> list[tupl
     """The market's constants as (name, value). ``kinds`` says of a player's name what it is."""
     s, listing, cost = episode.scenario, episode.scenario.product.listing, episode.scenario.product.cost_cents
     tight = "T < N x K" if s.message_budget < s.n_buyers * s.per_buyer_cap else "T >= N x K"
+    limits = f"N = {s.n_buyers} buyers, K = {s.per_buyer_cap} per buyer, T = {s.message_budget} in all ({tight})"
     buyers = sorted(set(episode.players[1:]))
     return [
         ("List price", f"{dollars(listing.list_cents)} (public)"),
         ("Cost", f"{dollars(cost)} (private to the seller)"),
         ("Room", f"{dollars(listing.list_cents - cost)} (list price - cost)"),
-        (
-            "Limits",
-            f"N = {s.n_buyers} buyers, K = {s.per_buyer_cap} per buyer, T = {s.message_budget} in all ({tight})",
-        ),
+        ("Limits", limits),
         ("Market", f"{s.regime}, repetition {s.rep}"),
         ("First offers", "free" if s.openings is None else "regulated (fixed by the market)"),
         ("Seller", _player(episode.players[SELLER], kinds)),
@@ -191,6 +182,14 @@ def hidden_rows(episode: Episode) -> list[tuple[str, str, str, str, str, str]]:
 HIDDEN_COLUMNS = ("buyer", "type", "hidden budget", "of list price", "rank", "first offer")
 
 
+_NO_DEAL = {
+    "seller_quit": ("the seller quit", "the seller quits"),
+    "all_inactive": ("every buyer has quit or is capped", "nobody is left"),
+    "messages_exhausted": ("the seller's {} messages are used up", "no messages left"),
+}
+"""How an episode ends without a deal: in the outcome's sentence, and in the last turn's title."""
+
+
 def outcome_text(episode: Episode) -> str:
     """How it ended, in one sentence."""
     o, s = episode.outcome, episode.scenario
@@ -198,16 +197,11 @@ def outcome_text(episode: Episode) -> str:
         how = "the seller accepted its bid" if o.seat == SELLER else "the buyer accepted the seller's ask"
         return f"Deal at {dollars(o.price)} with {buyer_name(episode, o.buyer)}: {how}."
     if o.kind == "violation":
-        last = episode.turns[-1] if episode.turns else None
-        detail = f": {last.detail}" if last is not None and last.detail else ""
+        detail = f": {episode.turns[-1].detail}" if episode.turns and episode.turns[-1].detail else ""
         who = "the seller" if o.seat == SELLER else f"Buyer {o.seat}"
         return f"Violation by {who} ({o.reason}){detail}."
-    why = {
-        "seller_quit": "the seller quit",
-        "all_inactive": "every buyer has quit or is capped",
-        "messages_exhausted": f"the seller's {s.message_budget} messages are used up",
-    }
-    return f"No deal: {why.get(o.reason, o.reason)}."
+    why = _NO_DEAL[o.reason][0].format(s.message_budget) if o.reason in _NO_DEAL else o.reason
+    return f"No deal: {why}."
 
 
 def engaged_text(episode: Episode) -> str:
@@ -225,17 +219,17 @@ def reward_text(episode: Episode) -> str:
     """Equation (1) with this episode's numbers."""
     o, list_cents = episode.outcome, episode.scenario.product.listing.list_cents
     cost = episode.scenario.product.cost_cents
-    if o.kind == "violation":
-        value, text = (-1.0, "reward = -1 (the seller broke a rule)")
-        if o.seat != SELLER:
-            value, text = (0.0, "reward = 0 (a buyer broke a rule; the seller did not)")
+    if o.kind == "violation" and o.seat == SELLER:
+        value, text = -1.0, "reward = -1 (the seller broke a rule)"
+    elif o.kind == "violation":
+        value, text = 0.0, "reward = 0 (a buyer broke a rule; the seller did not)"
     elif o.kind == "deal" and o.price is not None:
         ratio = (o.price - cost) / (list_cents - cost)
         value = min(1.0, ratio)
-        text = f"({dollars(o.price)} - {dollars(cost)}) / ({dollars(list_cents)} - {dollars(cost)})"
-        text = (
-            f"reward = {text} = {ratio:.3f}" if ratio <= 1.0 else f"reward = min(1, {text}) = min(1, {ratio:.3f}) = 1"
-        )
+        share = f"({dollars(o.price)} - {dollars(cost)}) / ({dollars(list_cents)} - {dollars(cost)})"
+        text = f"reward = {share} = {ratio:.3f}"
+        if ratio > 1.0:
+            text = f"reward = min(1, {share}) = min(1, {ratio:.3f}) = 1"
     else:
         value, text = 0.0, "reward = 0 (no deal)"
     if value != episode.reward:
@@ -249,19 +243,12 @@ def _sections(episode: Episode) -> list[tuple[str, list[Step]]]:
     for step in steps(episode):
         grouped.setdefault(step.turn.turn, []).append(step)
     o = episode.outcome
-    endings = {
-        "seller_quit": "the seller quits",
-        "all_inactive": "nobody is left",
-        "messages_exhausted": "no messages left",
-    }
-    ending = endings.get(o.reason, "a rule is broken")
-    if o.kind == "deal":
-        ending = f"the deal closes at {dollars(o.price or 0)}"
+    closed = f"the deal closes at {dollars(o.price or 0)}" if o.kind == "deal" else "a rule is broken"
+    ending = _NO_DEAL[o.reason][1] if o.reason in _NO_DEAL else closed
     titled = []
     for number, group in grouped.items():
         said = ["concurrent buyer openings" if episode.scenario.n_buyers > 1 else "opening"] if number == 1 else []
-        if number == max(grouped):
-            said.append(ending)
+        said += [ending] if number == max(grouped) else []
         titled.append((f"Turn {number}{': ' if said else ''}{', '.join(said)}", group))
     return titled
 

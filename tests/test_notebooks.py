@@ -12,18 +12,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
-from negolab import notebook
+from negolab import notebook, plots
 from negolab.catalog import SAMPLE, load_catalog
+from negolab.environment.base import Turn
 from negolab.errors import NegolabError
 from negolab.notebook import examples, frames, profiles
 from negolab.notebooks_runner import environment, problem, run
 from negolab.papers import multi_buyer as paper
+from negolab.parser.lines import render_seller
 from negolab.paths import notebooks_dir
 
 FILES = sorted(notebooks_dir().glob("*.ipynb"))
@@ -246,12 +250,57 @@ def test_frames_survive_one_episode_and_say_na(tmp_path: Path) -> None:
     assert again.equals(found), "a second run takes up the first"
 
 
+def test_what_ended_a_channel_is_on_the_path() -> None:
+    played = examples.replay(paper.EXAMPLE_UNTRAINED, load_catalog(SAMPLE))
+    code, opening = played.scenario.product.listing.codename, list(played.turns[:3])
+    low = render_seller("DEAL", 1050, 1, "Agreed.", "Enough.", code)
+    nobody = low.replace("Buyer 1", "Buyer 9")
+    for ending, expected in (
+        (Turn(2, 3, 3, "QUIT", None, ""), (2, 3, "quit", None)),
+        (Turn(1, 0, None, "QUIT", None, ""), (1, 0, "quit", None)),
+        (Turn(1, 0, None, None, None, low, "below_cost"), (1, 1, "violation", 1050)),
+        (Turn(1, 0, None, None, None, nobody, "target"), (1, 0, "violation", 1050)),
+        (Turn(1, 0, None, None, None, "What?", "format"), (1, 0, "violation", None)),
+        (Turn(1, 2, None, None, None, "What?", "format"), (1, 2, "violation", None)),
+    ):
+        found = examples.path(replace(played, turns=[*opening, ending]))
+        assert found == [*paper.EXAMPLE_UNTRAINED.offers[:3], expected]
+
+
+def test_buyer_types_are_pooled_over_the_sellers_that_stand_for_the_paper_s(tmp_path: Path) -> None:
+    study = notebook.begin("x", data=SAMPLE, products=8, out=str(tmp_path))
+    panel = study.play("ood_diverse")
+    types = frames.type_table(panel)
+    pooled = "satisficer + greedy + prober"
+    assert list(types["seller"].unique()) == ["all 13", pooled, *panel]
+    for kind, rows in types[types["source"] == paper.OURS].groupby("buyer_type"):
+        by_seller = rows.set_index("seller")["closing_rate_n"]
+        assert by_seller[pooled] == by_seller[list(frames.POOLED)].sum(), kind
+    said = frames.surplus_differences(types)
+    assert "paper, all 13: iter-60 minus iter-50 +0.047 ± 0.012" in said and f"{paper.OURS}, {pooled}: iter-60" in said
+    assert "nan" not in said
+    alone = frames.type_table({"prober": panel["prober"]})
+    assert list(alone["seller"].unique()) == ["all 13", "prober"]
+    assert "± n/a" in frames.surplus_differences(types.assign(buyer_surplus_se=float("nan")))
+
+
 def test_tables_name_their_data_row_by_row(tmp_path: Path) -> None:
     study = notebook.begin("x", data=SAMPLE, products=2, out=str(tmp_path), sellers="prober")
     side = paper.side_by_side(frames.metrics(study.play("ood_diverse")), "ood_diverse")
     lines = study.table(side, "Both.").csv().splitlines()
     assert sum(line.endswith(f"arXiv {paper.ARXIV}") for line in lines) == 13
     assert sum(line.endswith("bundled synthetic sample (invented products)") for line in lines) == 1
+
+
+def test_what_a_cell_shows_has_a_short_repr(tmp_path: Path) -> None:
+    """A notebook stores it beside the picture, page or table itself."""
+    figure = Figure()
+    study = notebook.begin("x", data=SAMPLE, products=2, out=str(tmp_path))
+    table = study.published_table(paper.table("table9"), "Table 9.")
+    page = notebook.Page("<p>" * 10_000)
+    for shown in (notebook.show(figure), plots.save(figure, tmp_path, "figure"), study, table, page):
+        assert len(repr(shown)) < 200 and "b'" not in repr(shown)
+        assert str(tmp_path) not in repr(shown)
 
 
 # -- running --------------------------------------------------------------------------------------------------------
@@ -391,6 +440,19 @@ def test_a_run_from_elsewhere_without_a_home(tmp_path: Path) -> None:
     assert not problem(out / "notebooks" / "01_dataset.ipynb", "")
     assert sorted(notebooks_dir().rglob("*")) == before, "nothing is written beside the notebooks"
     assert sorted(p.name for p in place.iterdir()) == ["runs"]
+
+
+def test_executed_notebooks_hold_pictures_once(tmp_path: Path) -> None:
+    books = profiles.shipped()
+    given = profiles.assign(profiles.load_profile("smoke"), {}, books, books)
+    for result in run(books, given, tmp_path):
+        assert result.ok, result.error
+        path = Path(result.copy)
+        assert path.stat().st_size < 1_200_000, result.name
+        for cell in nbformat.read(path, as_version=4).cells:
+            for output in cell.get("outputs", ()):
+                plain = output.get("data", {}).get("text/plain", "")
+                assert not re.search(r"""\bb['"]|\\x[0-9a-f]{2}""", plain) and len(plain) < 10_000
 
 
 def test_plain_papermill_with_a_profile(tmp_path: Path) -> None:

@@ -170,6 +170,13 @@ def test_closing_ranks_are_the_stated_shares():
     assert (frame.sum(axis=1) <= 1).all()
 
 
+def test_a_single_unstated_share_follows_from_the_others():
+    frame = mb.table("figure10").set_index("seller")
+    assert frame["derived"].dropna().to_dict() == {TRAINED: "rank2", "DeepSeek-V3.1-nothink": "rank3"}
+    assert frame.loc[TRAINED, "rank2"] == 0.005 and frame.loc["DeepSeek-V3.1-nothink", "rank3"] == 0.029
+    assert frame[["rank2", "rank3"]].isna().all(axis=1).sum() == 11
+
+
 @pytest.mark.parametrize("run", [mb.EXAMPLE_UNTRAINED, mb.EXAMPLE_TRAINED])
 def test_examples_equal_table13(run):
     frame = mb.table("table13")

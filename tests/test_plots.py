@@ -55,6 +55,15 @@ def path(run: mb.ExampleRun) -> Figure:
     return plots.episode_path(run.offers, run.budgets, run.cost_cents, run.list_cents, source="paper")
 
 
+# Buyer 3 leaves, and the seller then accepts less than its cost from Buyer 1.
+ENDED: list[tuple[int, int, str, int | None]] = [
+    (1, 1, "bid", 1800),
+    (1, 3, "bid", 933),
+    (1, 3, "ask", 3499),
+    (2, 3, "quit", None),
+    (2, 1, "violation", 1800),
+]
+
 FIGURES = {
     "radar paper": lambda: plots.skill_radar(mb.table("figure3")),
     "radar empty": lambda: plots.skill_radar(results(0)),
@@ -99,6 +108,8 @@ FIGURES = {
     "path trained": lambda: path(mb.EXAMPLE_TRAINED),
     "path untrained": lambda: path(mb.EXAMPLE_UNTRAINED),
     "path nobody": lambda: plots.episode_path([], [], 100, 200),
+    "path quits": lambda: plots.episode_path(ENDED, [2540, 1813, 4011], 1875, 3499),
+    "path seller quits": lambda: plots.episode_path([*ENDED[:4], (2, 0, "quit", None)], [2540, 1813, 4011], 1875, 3499),
     "path silent": lambda: plots.episode_path([], [150, 180], 100, 200),
     "path one offer": lambda: plots.episode_path([(1, 1, "bid", 150)], [150], 150, 150),
     "path fifty buyers": lambda: plots.episode_path(
@@ -159,9 +170,39 @@ def test_what_is_left_out_or_clamped_is_said():
     assert "38 less active channels not drawn" in texts(FIGURES["path fifty buyers"]()).replace("\n", " ")
 
 
+def legend(fig: Figure) -> list[str]:
+    return [text.get_text() for text in fig.legends[0].get_texts()]
+
+
+def test_quits_and_violations_are_marked_and_only_what_is_drawn_has_a_key():
+    lines = ["list price", "cost", "hidden budget"]
+    assert legend(FIGURES["path trained"]()) == ["bid", "ask", "deal", *lines]
+    assert legend(FIGURES["path silent"]()) == lines
+    fig = FIGURES["path quits"]()
+    assert legend(fig) == ["bid", "ask", "quit", "violation", *lines]
+    one, two, three = (ax.get_title(loc="left") for ax in fig.axes)
+    assert one.endswith("violation at $18.00 on turn 2") and three.endswith("quits on turn 2") and "turn" not in two
+    marks = [{str(line.get_marker()): line.get_xydata() for line in ax.lines} for ax in fig.axes]
+    assert marks[0]["X"].tolist() == [[2, 18]] and "X" not in marks[1] and "X" not in marks[2]
+    assert marks[2]["s"].tolist() == [[2, 9.33]], "a buyer leaves at its last bid"
+    fig = FIGURES["path seller quits"]()
+    assert "Seller quits on turn 2: no single channel" in texts(fig)
+    assert all("s" in [str(line.get_marker()) for line in ax.lines] for ax in fig.axes)
+
+
+def test_only_a_highlighted_row_has_a_line_below():
+    for name, highlight, expected in (("s2", "s2", 1), ("s0", None, 0), ("s0", "nobody", 0)):
+        ax = plots.closing_ranks(ranked(4), highlight=highlight).axes[0]
+        assert ax.get_yticklabels()[0].get_text() == name
+        assert len(ax.lines) == expected
+
+
 def test_ranks_show_what_the_paper_states():
-    shown = texts(FIGURES["ranks paper"]())
+    shown = texts(FIGURES["ranks paper"]()).replace("\n", " ")
     assert "99.5" in shown and "61.6" in shown and "split not published" in shown
+    derived = f"{mb.RADAR_SELLERS[0]} rank 2, 0.5; DeepSeek-V3.1-nothink rank 3, 2.9"
+    assert f"Not stated, but what the others leave of 100: {derived}." in shown
+    assert "Not stated" not in texts(FIGURES["ranks five"]())
     order = [t.get_text() for t in FIGURES["ranks five"]().axes[0].get_yticklabels()]
     assert order == ["s2", "s0", "s1", "s3"]
 

@@ -19,15 +19,27 @@ from negolab.rollout import play
 from negolab.scenario import IN_DISTRIBUTION, Scenario
 from negolab.store import Run
 
+_WHAT = {"BUY": "bid", "SELL": "ask", "DEAL": "deal", "QUIT": "quit"}
 
-def path(episode: Episode) -> list[paper.Offer]:
-    """Every price of an episode in order, as ``plots.episode_path`` draws it."""
-    sides = {"BUY": "bid", "SELL": "ask", "DEAL": "deal"}
-    return [
-        paper.Offer(t.turn, t.buyer, sides[t.verb], t.price)  # type: ignore[arg-type]
-        for t in episode.turns
-        if t.verb in sides and t.buyer is not None and t.price is not None
-    ]
+
+def path(episode: Episode) -> list[tuple[int, int, str, int | None]]:
+    """What happened in an episode, in order, as ``plots.episode_path`` draws it: prices, quits, a broken rule."""
+    found: list[tuple[int, int, str, int | None]] = []
+    for turn in episode.turns:
+        if turn.violation is not None:
+            found.append((turn.turn, *_broken(turn, episode)))
+        elif turn.verb in _WHAT:
+            found.append((turn.turn, turn.buyer or 0, _WHAT[turn.verb], turn.price))
+    return found
+
+
+def _broken(turn: Turn, episode: Episode) -> tuple[int, str, int | None]:
+    """The channel and price of a reply that broke a rule, as far as its text names them; 0 for no channel."""
+    codename, n = episode.scenario.product.listing.codename, episode.scenario.n_buyers
+    read = parse_seller(turn.text, codename) if turn.seat == SELLER else parse_buyer(turn.text, codename)
+    price, target = (read.price, read.target) if isinstance(read, Move) else (None, None)
+    buyer = turn.seat if turn.seat != SELLER else target
+    return (buyer if buyer is not None and buyer <= n else 0), "violation", price
 
 
 _TALK = {"BUY": "This is what I offer.", "SELL": "This is my price.", "DEAL": "Agreed."}

@@ -7,9 +7,10 @@ that ``negolab.plots`` and ``negolab.papers.multi_buyer`` expect.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import pandas as pd
@@ -60,6 +61,9 @@ class Table:
     def text(self) -> str:
         """Markdown: the table, then its caption."""
         return f"{self.markdown or to_markdown(self.frame)}\n{self.caption}\n"
+
+    def __repr__(self) -> str:  # a notebook keeps it beside the Markdown
+        return f"Table({len(self.frame)} rows: {self.caption})"
 
     def _repr_markdown_(self) -> str:
         return self.text()
@@ -281,13 +285,19 @@ def opening_match(panels: Mapping[str, Panel]) -> pd.DataFrame:
     return numeric(rows, columns).sort_values("regime", kind="stable", ignore_index=True)
 
 
+POOLED = ("satisficer", "greedy", "prober")
+"""The scripted sellers that stand for the paper's. ``random`` and ``oracle`` resemble none of its models."""
+
+
 def type_table(panel: Panel) -> pd.DataFrame:
-    """Table 12 by buyer type: the paper's rows, ours over all sellers, and ours seller by seller."""
+    """Table 12 by buyer type: the paper's rows, ours pooled over those of ``POOLED`` that were played (two at least),
+    and ours seller by seller."""
     rows: list[dict[Any, Any]] = [row | {"source": paper.PAPER} for row in paper.table("table12").to_dict("records")]
     for row in rows:
         row |= {"seller": "all 13", "closing_rate": row["deal_rate"], "closing_rate_se": row["deal_rate_se"]}
-    groups = {"all": list(chain.from_iterable(panel.values())), **panel}
-    for seller, runs in groups.items():
+    pooled = [seller for seller in POOLED if seller in panel]
+    groups = {" + ".join(pooled): [run for seller in pooled for run in panel[seller]]} if len(pooled) > 1 else {}
+    for seller, runs in (groups | panel).items():
         for kind, found in buyer_types(episodes(runs)).items():
             row = {"buyer_type": kind, "source": paper.OURS, "seller": seller}
             for name, e in found.items():
@@ -297,3 +307,25 @@ def type_table(panel: Panel) -> pd.DataFrame:
     for name in ("first_offer_ratio", "buyer_surplus", "closing_rate"):
         columns += [name, f"{name}_se", f"{name}_se_clustered", f"{name}_n"]
     return numeric(rows, columns)
+
+
+def surplus_differences(types: pd.DataFrame) -> str:
+    """By how much the buyer types' surplus differs in a ``type_table``, in words for its caption: the paper's rows and
+    the first of ours (the pooled ones), type against type."""
+    parts = []
+    for source in types["source"].unique():
+        rows = types[types["source"] == source]
+        seller = rows["seller"].iloc[0]
+        known = [
+            (row["buyer_type"], row["buyer_surplus"], max(row["buyer_surplus_se"], row["buyer_surplus_se_clustered"]))
+            for row in rows[rows["seller"] == seller].fillna({"buyer_surplus_se_clustered": 0.0}).to_dict("records")
+        ]
+        pairs = [f"{b} minus {a} {_apart(y - x, math.hypot(e, f))}" for (a, x, e), (b, y, f) in combinations(known, 2)]
+        parts.append(f"{source}, {seller}: {', '.join(pairs)}")
+    how = "± the root of the two types' summed squared errors, of each the larger one"
+    return f"Buyer surplus, type against type ({how}): {'; '.join(parts)}."
+
+
+def _apart(difference: float, error: float) -> str:
+    mean = "n/a" if math.isnan(difference) else f"{difference:+.3f}"
+    return f"{mean} ± " + ("n/a" if math.isnan(error) else f"{error:.3f}")

@@ -87,22 +87,30 @@ class ExampleRun:
 
     name: str
     section: str
-    codename: str
-    list_cents: int
-    cost_cents: int
     budgets: tuple[int, ...]
     """Hidden budget by buyer, in slot order."""
-    ranks: tuple[int, ...]
-    """Budget rank by buyer; 1 is the largest budget."""
     openings: tuple[int, ...]
     """The regulated first offers."""
-    offers: tuple[Offer, ...]
-    """Every price of the transcript in order, openings first and the closing one last."""
+    later: tuple[Offer, ...]
+    """The prices after the openings in order, the closing one last."""
+    codename: str = "baby-products_17"
+    list_cents: int = 3499
+    cost_cents: int = 1875
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Budget rank by buyer; 1 is the largest budget."""
+        return tuple(1 + sum(other > budget for other in self.budgets) for budget in self.budgets)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Every price of the transcript in order, openings first and the closing one last."""
+        return (*(Offer(1, buyer, "bid", cents) for buyer, cents in enumerate(self.openings, 1)), *self.later)
 
     @property
     def deal(self) -> Offer:
         """The closing move: both runs end with a deal."""
-        return self.offers[-1]
+        return self.later[-1]
 
     @property
     def reward(self) -> float:
@@ -113,16 +121,9 @@ class ExampleRun:
 EXAMPLE_UNTRAINED = ExampleRun(
     name="untrained",
     section="14.2",
-    codename="baby-products_17",
-    list_cents=3499,
-    cost_cents=1875,
     budgets=(2540, 1813, 4011),
-    ranks=(2, 3, 1),
     openings=(1050, 905, 933),
-    offers=(
-        Offer(1, 1, "bid", 1050),
-        Offer(1, 2, "bid", 905),
-        Offer(1, 3, "bid", 933),
+    later=(
         Offer(1, 1, "ask", 2200),
         Offer(2, 1, "bid", 1800),
         Offer(2, 1, "ask", 2000),
@@ -134,16 +135,9 @@ EXAMPLE_UNTRAINED = ExampleRun(
 EXAMPLE_TRAINED = ExampleRun(
     name="trained",
     section="14.3",
-    codename="baby-products_17",
-    list_cents=3499,
-    cost_cents=1875,
     budgets=(1764, 3837, 2583),
-    ranks=(3, 1, 2),
     openings=(995, 1045, 928),
-    offers=(
-        Offer(1, 1, "bid", 995),
-        Offer(1, 2, "bid", 1045),
-        Offer(1, 3, "bid", 928),
+    later=(
         Offer(1, 2, "ask", 3499),
         Offer(2, 2, "bid", 1800),
         Offer(2, 1, "ask", 3499),
@@ -173,7 +167,8 @@ def table(name: str) -> pd.DataFrame:
     """A published table by name (see ``TABLES``): ``table("table9")``, ``table("table6")``, ``table("figure3")``.
 
     Rates are fractions, money is cents, ``_se`` a standard error; an unpublished cell is NaN. The figures' frames are
-    ready to plot and carry ``source``.
+    ready to plot and carry ``source``; figure 10's also holds shares that follow from the stated ones, and ``derived``
+    says which.
     Raises ``NegolabError`` for a name that is not in ``TABLES``.
     """
     if name not in TABLES:
@@ -188,11 +183,28 @@ def table(name: str) -> pd.DataFrame:
         means = table("table1").set_index("seller").loc[list(RADAR_SELLERS)].reset_index()
         return means.assign(sell_above_cost_accuracy=1 - means["below_cost_rate"], source=PAPER)
     if name == "figure10":
-        return table("closing_rank").assign(source=PAPER)
+        return _with_remainder(table("closing_rank")).assign(source=PAPER)
     if name == "table4":
         return table("sellers")
     settings = table("settings")
     return settings[settings["table"] == int(name.removeprefix("table"))].reset_index(drop=True)
+
+
+def _with_remainder(shares: pd.DataFrame) -> pd.DataFrame:
+    """Shares by rank; a row's single unstated share becomes what the stated ones leave of 1, and ``derived`` names it.
+
+    ``derived`` is None where all are stated, or too few.
+    """
+    import pandas as pd
+
+    ranks, records = ("rank1", "rank2", "rank3"), []
+    for row in shares.to_dict("records"):
+        unstated = [rank for rank in ranks if _missing(row[rank])]
+        derived = unstated[0] if len(unstated) == 1 else None
+        if derived is not None:
+            row[derived] = round(1 - sum(row[rank] for rank in ranks if rank != derived), 3)
+        records.append({**row, "derived": derived})
+    return pd.DataFrame(records)
 
 
 def implied_violations(which: Which) -> pd.DataFrame:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -177,19 +178,25 @@ _MAX_CHANNELS = 12
 """Panels in one episode figure; with more buyers the most active channels are drawn and the rest named by number."""
 
 
+Mark = tuple[int, int, str, int | None]
+"""Turn, buyer (0: no single one), what happened, cents (None where no price was named)."""
+
+
 @mpl.rc_context(STYLE)
 def episode_path(
-    offers: Sequence[tuple[int, int, str, int]],
+    offers: Sequence[Mark],
     budgets: Sequence[int],
     cost_cents: int,
     list_cents: int,
     title: str = "Offers by channel",
     source: str = OURS,
 ) -> Figure:
-    """Every price of one episode, one panel per buyer (the transcripts of section 14 as a picture).
+    """What happened in one episode, one panel per buyer (the transcripts of section 14 as a picture).
 
-    ``offers``: ``(turn, buyer from 1, "bid" | "ask" | "deal", cents)`` in order; ``budgets``: hidden budgets in cents
-    by buyer. Lines mark the seller's cost, the list price and the buyer's budget.
+    ``offers``: ``(turn, buyer from 1, what, cents)`` in order, where ``what`` is ``"bid"``, ``"ask"``, ``"deal"``,
+    ``"quit"`` or ``"violation"``. The last two may lack a price (None), and a buyer (0: the seller's own quit, or a
+    reply that names no buyer), and then stand in every panel. ``budgets``: hidden budgets in cents by buyer. Lines mark
+    the seller's cost, the list price and the buyer's budget.
     """
     busy = sorted(range(1, len(budgets) + 1), key=lambda b: (-sum(o[1] == b for o in offers), b))[:_MAX_CHANNELS]
     buyers = sorted(busy)
@@ -207,12 +214,9 @@ def episode_path(
             continue
         buyer = buyers[k]
         rank = 1 + sum(b > budgets[buyer - 1] for b in budgets)
-        mine = [o for o in offers if o[1] == buyer]
-        deal = "".join(
-            f"\ndeal at ${cents / 100:,.2f} on turn {turn}" for turn, _, kind, cents in mine if kind == "deal"
-        )
-        heading = f"Buyer {buyer} (rank {rank}, budget ${budgets[buyer - 1] / 100:,.2f}){deal}"
-        ax.set_title(heading, fontsize=8.5)
+        mine = [o for o in offers if o[1] in (buyer, 0)]
+        heading = f"Buyer {buyer} (rank {rank}, budget ${budgets[buyer - 1] / 100:,.2f})"
+        ax.set_title(heading + "".join(f"\n{_ending(o)}" for o in mine if o[1] and o[2] in _ENDINGS), fontsize=8.5)
         _channel(ax, mine, budgets[buyer - 1], cost_cents, list_cents)
         ax.set_xlabel("turn")
         if k % columns == 0:
@@ -222,36 +226,73 @@ def episode_path(
     grid[0].xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     dollar_ticks(grid[0].yaxis, log=False)
     # The legend's title is the figure's: both then share one strip at the top.
-    ncols = 6 if columns > 2 else 3
-    top = fig.legend(handles=_channel_keys(), loc="outside upper left", ncols=ncols, title=title, title_fontsize=11)
+    keys = _channel_keys([o for o in offers if o[1] in (0, *buyers)])
+    ncols = 8 if columns > 2 else 3
+    top = fig.legend(
+        handles=keys, loc="outside upper left", ncols=ncols, title=title, title_fontsize=11, columnspacing=1.4
+    )
     top.set_alignment("left")
     hidden = len(budgets) - len(buyers)
     left_out = f" {hidden} less active channels not drawn." if hidden else ""
     prices = f"List price ${list_cents / 100:,.2f}, cost ${cost_cents / 100:,.2f}."
-    caption(fig, f"{prices} Budgets are hidden from the seller.{left_out} {whose([source], 'section 14')}")
+    whole = "".join(f" {_ending(o).capitalize()}: no single channel." for o in offers if not o[1] and o[2] in _ENDINGS)
+    caption(fig, f"{prices} Budgets are hidden from the seller.{whole}{left_out} {whose([source], 'section 14')}")
     return fig
 
 
-def _channel(ax: Axes, offers: Sequence[tuple[int, int, str, int]], budget: int, cost: int, listed: int) -> None:
+_ENDINGS: Mapping[str, tuple[str, Any]] = {
+    "deal": ("deal", {"color": GREEN, "marker": "*", "ms": 15, "mec": "white"}),
+    "quit": ("quits", {"color": BLUE, "marker": "s", "ms": 9, "mfc": "white", "mew": 1.6}),
+    "violation": ("violation", {"color": VERMILLION, "marker": "X", "ms": 12, "mec": DARK}),
+}
+"""What ends a channel or the episode: its word in a heading, and its marker, each of a shape of its own."""
+
+
+def _ending(mark: Mark) -> str:
+    turn, buyer, what, cents = mark
+    word = f"seller {_ENDINGS[what][0]}" if not buyer and what == "quit" else _ENDINGS[what][0]
+    return word + ("" if cents is None else f" at ${cents / 100:,.2f}") + f" on turn {turn}"
+
+
+def _channel(ax: Axes, offers: Sequence[Mark], budget: int, cost: int, listed: int) -> None:
     ax.axhline(listed / 100, color=MID, ls="--", lw=1)
     ax.axhline(cost / 100, color=DARK, ls="-", lw=1)
     ax.axhline(budget / 100, color=BLUE, ls=":", lw=1.4)
     for side, colour, marker, line in (("bid", BLUE, "o", "-"), ("ask", VERMILLION, "v", "-.")):
-        path = [(turn, cents / 100) for turn, _, kind, cents in offers if kind == side]
+        path = [(turn, cents / 100) for turn, _, kind, cents in offers if kind == side and cents is not None]
         ax.plot([t for t, _ in path], [p for _, p in path], color=colour, marker=marker, ms=6, ls=line, lw=1.3)
-    for turn, _, kind, cents in offers:
-        if kind == "deal":
-            ax.plot([turn], [cents / 100], color=GREEN, marker="*", ms=15, mec="white", ls="", zorder=5)
-    if not offers:
+    last: tuple[int, float] | None = None
+    for turn, buyer, kind, cents in offers:
+        if kind == "bid" and cents is not None:
+            last = (turn, cents / 100)
+        if kind not in _ENDINGS:
+            continue
+        look = _ENDINGS[kind][1]
+        if not buyer:  # no single channel: a line through all of them, its marker on the upper edge
+            ax.axvline(turn, color=look["color"], lw=1, ls=(0, (1, 2)))
+            ax.plot([turn], [1], transform=ax.get_xaxis_transform(), ls="", zorder=5, clip_on=False, **look)
+        elif cents is not None:
+            ax.plot([turn], [cents / 100], ls="", zorder=5, **look)
+        else:  # where the buyer stood when it left
+            since, stood = last or (turn, cost / 100)
+            ax.plot([since, turn], [stood, stood], color=look["color"], lw=1, ls=(0, (1, 2)))
+            ax.plot([turn], [stood], ls="", zorder=5, **look)
+    if not any(kind in ("bid", "ask", "deal") for _, _, kind, _ in offers):
         blank = {"fc": "white", "ec": "none"}
         ax.text(0.5, 0.5, "no offers", transform=ax.transAxes, ha="center", va="center", color=MID, bbox=blank)
 
 
-def _channel_keys() -> list[Line2D]:
+def _channel_keys(offers: Sequence[Mark]) -> list[Line2D]:
+    """The legend: of what can happen only what did."""
+    happened = {
+        "bid": Line2D([], [], color=BLUE, marker="o", label="bid"),
+        "ask": Line2D([], [], color=VERMILLION, marker="v", ls="-.", label="ask"),
+    }
+    for kind, (_, look) in _ENDINGS.items():
+        happened[kind] = Line2D([], [], ls="", label=kind, **{**look, "ms": min(look["ms"], 13)})
+    kinds = {kind for _, _, kind, _ in offers}
     return [
-        Line2D([], [], color=BLUE, marker="o", label="bid"),
-        Line2D([], [], color=VERMILLION, marker="v", ls="-.", label="ask"),
-        Line2D([], [], color=GREEN, marker="*", ms=12, ls="", label="deal"),
+        *(key for kind, key in happened.items() if kind in kinds),
         Line2D([], [], color=MID, ls="--", label="list price"),
         Line2D([], [], color=DARK, label="cost"),
         Line2D([], [], color=BLUE, ls=":", label="hidden budget"),

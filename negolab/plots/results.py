@@ -82,7 +82,7 @@ def skill_radar(rows: pd.DataFrame, title: str = "Seller skill profile") -> Figu
     fig.legend(handles, [textwrap.fill(label, 38) for label in labels], loc="upper right", bbox_to_anchor=(0.995, 0.93))
     left_out = [f"Not drawn: {len(rows) - len(drawn)} more."] if len(rows) > len(drawn) else []
     scale = f"Every axis from {RADAR_FLOOR} (centre) to 1 (rim); dark ring: 0. Numbers: {labels[0]}."
-    caption(fig, " ".join([scale, whose(sources(drawn), "figure 3 and tables 1, 2"), *left_out, *notes]))
+    caption(fig, " ".join([scale, whose(sources(drawn), "figure 3 and table 1"), *left_out, *notes]))
     return fig
 
 
@@ -119,8 +119,9 @@ def closing_ranks(
     """With which buyer, by budget rank, each seller closes: shares of its deals (figure 10 of the paper).
 
     ``frame``: ``seller``, ``rank1`` ... ``rankN`` (fractions of the deals, rank 1 the largest budget), optional
-    ``source`` and ``n`` (deals). The ``highlight`` seller (default: the first row) stands on top, above a hairline. A
-    share that is NaN is unknown: what the known shares leave is hatched.
+    ``source``, ``n`` (deals), and ``derived``, which names the column of a share that nobody stated but that follows
+    from the row's others. The ``highlight`` seller stands on top, above a hairline. A share that is NaN is unknown:
+    what the known shares leave is hatched.
     """
     ranks = sorted((c for c in frame.columns if re.fullmatch(r"rank\d+", str(c))), key=lambda c: int(c[4:]))
     fig = Figure(figsize=(8.6, 1.9 + 0.30 * max(len(frame), 3)), layout="constrained")
@@ -129,15 +130,15 @@ def closing_ranks(
     if not ranks or not len(frame):
         no_data(ax)
         return fig
-    if highlight is not None:
+    if highlight is not None and (frame["seller"] == highlight).any():
         frame = frame.iloc[np.argsort([str(s) != highlight for s in frame["seller"]], kind="stable")]
+        if len(frame) > 1:
+            ax.axhline(0.5, color=DARK, lw=0.8)
     shares = np.column_stack([column(frame, rank) for rank in ranks])
     colours = [_RANKS(x) for x in np.linspace(0, 0.75 if len(ranks) < 5 else 1, len(ranks))]
     deals = column(frame, "n")
     for y, row in enumerate(shares):
         _rank_bar(ax, y, row, colours, deals[y])
-    if len(frame) > 1:
-        ax.axhline(0.5, color=DARK, lw=0.8)
     ax.set_yticks(range(len(frame)), names(frame))
     ax.set(xlim=(0, 1), ylim=(len(frame) - 0.45, -0.55), xlabel="share of the seller's deals")
     ax.xaxis.set_major_formatter(PercentFormatter(1.0))
@@ -151,8 +152,19 @@ def closing_ranks(
         keys.append(Patch(fc="none", ec=LIGHT, hatch="////", label="other ranks, split not published"))
     fig.legend(handles=keys, loc="outside upper right", ncols=min(len(keys), 5))
     origin = whose(sources(frame), "figure 10 and section 6.3")
-    caption(fig, f"Deals only. Shares in per cent; those under 4 are not written out. {origin}")
+    caption(fig, f"Deals only. Shares in per cent; those under 4 are not written out. {_derived(frame)}{origin}")
     return fig
+
+
+def _derived(frame: pd.DataFrame) -> str:
+    """Which of the drawn shares were not stated but follow from the row's others."""
+    named = frame["derived"] if "derived" in frame.columns else [None] * len(frame)
+    found = [
+        f"{row['seller']} rank {name[4:]}, {100 * row[name]:.1f}"
+        for row, name in zip(frame.to_dict("records"), named, strict=True)
+        if isinstance(name, str) and name in row
+    ]
+    return f"Not stated, but what the others leave of 100: {'; '.join(found)}. " if found else ""
 
 
 def _rank_bar(ax: Axes, y: int, row: np.ndarray, colours: Sequence[tuple[float, ...]], deals: float) -> None:

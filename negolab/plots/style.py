@@ -71,6 +71,9 @@ class SavedFigure:
     size: tuple[int, int]
     """Width and height on screen, in CSS pixels."""
 
+    def __repr__(self) -> str:  # a notebook keeps it beside the picture
+        return f"SavedFigure({', '.join(path.name for path in self.paths)})"
+
     def _repr_png_(self) -> tuple[bytes, dict[str, int]] | None:
         for path in self.paths:
             if path.suffix == ".png":
