@@ -183,7 +183,7 @@ def test_version(capsys):
 def test_defaults_are_those_of_the_paper(tmp_path, capsys):
     code, out, _ = call(capsys, *evaluate_args(tmp_path / "run"))
     assert code == 0
-    assert out.startswith("prober (scripted) on sample, split test, in_distribution, seed 0\n")
+    assert out.startswith("prober (scripted) against scripted buyers on sample, split test, in_distribution, seed 0\n")
     assert out.splitlines()[1].split() == ["metric", "mean", "se", "se_clustered", "n"]
     assert "written to" in out.splitlines()[-1]
 
