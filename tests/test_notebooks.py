@@ -29,6 +29,7 @@ from negolab.notebooks_runner import environment, problem, run
 from negolab.papers import multi_buyer as paper
 from negolab.parser.lines import render_seller
 from negolab.paths import notebooks_dir
+from runs import default_interrupt
 
 FILES = sorted(notebooks_dir().glob("*.ipynb"))
 PROFILES = sorted((notebooks_dir() / "profiles").glob("*.yaml"))
@@ -396,7 +397,8 @@ def test_whatever_ends_the_command_takes_the_kernel_along(tmp_path: Path, how: s
         "--out",
         str(tmp_path / "o"),
     ]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, preexec_fn=default_interrupt)
     for _ in range(600):
         if mark.exists() and mark.read_text():
             break
