@@ -18,13 +18,13 @@ from typing import Any
 from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
-from negolab.policies.registry import make_buyers, make_seller
+from negolab.policies.registry import SELLERS, make_buyers, make_seller
 from negolab.report import metrics_csv
 from negolab.rollout import play
 from negolab.scenario import Schedule, regime
 from negolab.statistics import Estimate
 from negolab.store import DAMAGED, METRICS_CSV, Run, new_manifest
-from negolab.verify import Scripted, names_of
+from negolab.verify import Scripted, check_record, names_of
 from negolab.workers import spread
 from negolab.writer import RunWriter
 
@@ -124,7 +124,9 @@ def evaluate(
         raise NegolabError(f"workers is {workers!r}; allowed: a whole number from 1 to 256")
     made = plan(settings, data)
     manifest = made.manifest()
-    check = partial(Scripted(*made.players()).check, schedule=made.schedule, names=names_of(manifest["players"]))
+    # Only scripted players are asked again on a resume: others may answer differently, or cost money.
+    judge = Scripted(*made.players()).check if settings.seller in SELLERS else check_record
+    check = partial(judge, schedule=made.schedule, names=names_of(manifest["players"]))
     with RunWriter(out, manifest, made.schedule.products, check) as writer:
         if say is not None:
             for line in _told(writer.set_aside):

@@ -40,6 +40,44 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     assert names["frame"]["reward"].mean() == pytest.approx(names["found"]["reward"].mean)
 
 
+FICKLE = """
+import os
+import pathlib
+
+from negolab.policies.base import Reply
+
+LOG = pathlib.Path("asked.txt")
+
+
+class Fickle:
+    name = "fickle"
+
+    def describe(self):
+        return {"name": self.name}
+
+    def reply(self, requests):
+        with LOG.open("a") as log:
+            log.writelines(f"{request.episode}\\n" for request in requests)
+        return [Reply(f"nonsense {os.urandom(8).hex()}") for _ in requests]
+"""
+
+
+def test_a_seller_that_never_says_the_same_is_not_asked_twice(tmp_path):
+    """A language model answers differently, and costs money, each time: a resumed run keeps what it has."""
+    (tmp_path / "mine.py").write_text(FICKLE, encoding="utf-8")
+    args = ("evaluate", "--seller", "mine:Fickle", "--out", "out", "--split", "all")
+    assert run(tmp_path, *args).returncode == 0
+    path, asked = tmp_path / "out/episodes.jsonl", tmp_path / "asked.txt"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:200]))
+    asked.unlink()
+    done = run(tmp_path, *args)
+    assert done.returncode == 0 and "set aside" not in done.stderr
+    assert path.read_bytes().splitlines(keepends=True)[:200] == whole[:200]
+    assert sorted(map(int, asked.read_text().split())) == list(range(200, 240))
+    assert run(tmp_path, "verify", "out").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("code", "name", "said"),
     [
