@@ -20,7 +20,7 @@ from negolab.errors import NegolabError
 from negolab.metrics import Summary
 from negolab.policies.registry import SELLERS, make_buyers, make_seller
 from negolab.report import metrics_csv
-from negolab.rollout import play
+from negolab.rollout import ticks
 from negolab.scenario import Schedule, regime
 from negolab.statistics import Estimate
 from negolab.store import DAMAGED, METRICS_CSV, Run, new_manifest
@@ -177,11 +177,11 @@ def _play_here(made: Plan, owed: Iterable[int]) -> Iterator[Batch]:
     numbers: list[int] = []
     lines: list[bytes] = []
     last = time.monotonic()
-    for episode in play((made.schedule[i] for i in owed), seller, buyers):
-        numbers.append(episode.scenario.episode)
-        lines.append(episode.to_line())
-        # Slow players (models) write every episode at once, fast ones a batch.
-        if len(lines) >= _CHUNK or time.monotonic() - last > 0.2:
+    for ended in ticks((made.schedule[i] for i in owed), seller, buyers):
+        numbers += [episode.scenario.episode for episode in ended]
+        lines += [episode.to_line() for episode in ended]
+        # Fast players' episodes are written in batches; slow ones' (models) after every tick, before the next question.
+        if lines and (len(lines) >= _CHUNK or time.monotonic() - last > 0.2):
             yield numbers, lines
             numbers, lines, last = [], [], time.monotonic()
     if lines:

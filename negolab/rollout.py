@@ -8,6 +8,7 @@ Which episodes share a tick has no influence on any of them as long as the polic
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from negolab.environment.base import SELLER, Move, Request, Turn, Violation
@@ -106,6 +107,14 @@ def play(
     ``buyers`` maps a scenario's buyer types to policies; a missing type raises ``KeyError`` before anything is played.
     An exception of a policy is passed on: the episodes yielded before are complete, the open ones are not recorded.
     """
+    return chain.from_iterable(ticks(scenarios, seller, buyers, window=window))
+
+
+def ticks(
+    scenarios: Iterable[Scenario], seller: Policy, buyers: Mapping[str, Policy], *, window: int = WINDOW
+) -> Iterator[list[Episode]]:
+    """``play``, tick by tick: after each one the episodes that it ended, often none. Who stores episodes learns so
+    that nothing more is to come before the players are asked again, however long they take."""
     source = iter(scenarios)
     # The same object may play several seats: it still gets one call per tick.
     policies = list({id(policy): policy for policy in (seller, *buyers.values())}.values())
@@ -122,13 +131,10 @@ def play(
             else:
                 games.append(_Game(scenario, (0, *[slots[kind] for kind in scenario.buyer_types])))
         _tick(games, policies)
-        still = []
-        for game in games:
-            if game.env.outcome is None:
-                still.append(game)
-            else:
-                yield game.episode(names)
-        games = still
+        over = [game for game in games if game.env.outcome is not None]
+        if over:
+            games = [game for game in games if game.env.outcome is None]
+        yield [game.episode(names) for game in over]
 
 
 def _tick(games: Sequence[_Game], policies: Sequence[Policy]) -> None:

@@ -7,7 +7,7 @@ from negolab.episodes import Episode, parse_line, replay
 from negolab.metrics import METRICS, buyer_types, closing_ranks, first_offer_match, paired, summarise
 from negolab.policies.base import Reply
 from negolab.policies.registry import make_buyers, make_seller
-from negolab.rollout import play
+from negolab.rollout import play, ticks
 from negolab.scenario import Schedule, regime
 
 
@@ -285,3 +285,20 @@ def test_the_bound_by_hand():
     assert METRICS["reward_bound"](poor) == pytest.approx((2583 - 1875) / 1624)
     broke, _ = play_one(market(budgets=(1764, 1800, 1000), openings=None), {s: ["?"] for s in (1, 2, 3)})
     assert METRICS["reward_bound"](broke) == 0.0
+
+
+def test_ended_episodes_are_handed_over_before_anybody_is_asked_again():
+    """Or a slow player would hold back what is finished, and a kill would lose it."""
+    calls = []
+
+    class Counting(Dice):
+        def reply(self, requests):
+            calls.append(len(requests))
+            return super().reply(requests)
+
+    policy, ended = Counting(), []
+    scenarios = [market(t=1 + i % 3)._replace(episode=i, keys=(i, i, i, i)) for i in range(9)]
+    for number, episodes in enumerate(ticks(scenarios, policy, {"iter-60": policy}), 1):
+        assert len(calls) == number  # one policy in all seats: one call a tick
+        ended += [episode.scenario.episode for episode in episodes]
+    assert sorted(ended) == list(range(9)) and len(calls) > 3
