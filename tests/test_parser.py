@@ -87,6 +87,9 @@ def test_spaces_that_do_not_matter(action):
         "[QUIT] now",
         "",
         f"'[SELL] $32.00 (1x {CODE})'",
+        f"\u00a0[SELL] $32.00 (1x {CODE})",
+        f"[SELL]\u00a0$32.00 (1x {CODE})",
+        f"[SELL] $32.00\u2009(1x {CODE})",
     ],
 )
 def test_actions_that_are_not(action):

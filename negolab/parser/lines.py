@@ -184,14 +184,14 @@ def _explain(text: str, labels: tuple[str, ...]) -> str:
 def _one_line(part: str) -> str | None:
     """The value of a one-line part; None if it runs on or starts on a later line."""
     value, _, rest = part.partition("\n")
-    value = value.strip()
+    value = value.lstrip(" \t").rstrip()
     return None if (rest.strip() if value else part.strip()) else value
 
 
 def _action(part: str, codename: str, offer: str, body: str) -> tuple[str, int | None] | Violation:
     """Verb and price of an Action line; ``offer`` is the role's own offering verb."""
     value, _, rest = part.partition("\n")
-    value = value.strip()
+    value = value.lstrip(" \t").rstrip()
     if rest and rest.strip():
         detail = "text after the Action line" if value else "Action's value must stand on the label's line"
         return Violation("format", detail, body)
