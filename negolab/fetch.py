@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -84,7 +84,11 @@ def fetch_catalog(
     fetched: list[str] = []
     total = sum(size for size, _ in wanted.values())
     quiet = not sys.stderr.isatty()
-    with _disk_errors(folder), tqdm(total=total, unit="B", unit_scale=True, desc="fetch", disable=quiet) as bar:
+    with (
+        _disk_errors(folder),
+        _no_empty_folder(folder),
+        tqdm(total=total, unit="B", unit_scale=True, desc="fetch", disable=quiet) as bar,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_strangers(folder, wanted.keys())
         done = 0
@@ -104,6 +108,19 @@ def fetch_catalog(
             bar.update(done - bar.n)
         (folder / NOTE).write_text(_source_note(), encoding="utf-8")
     return Fetched(folder, tuple(fetched), tuple(kept))
+
+
+@contextmanager
+def _no_empty_folder(folder: Path) -> Iterator[None]:
+    """Leave no new folder behind that holds nothing: it would look like a catalogue without files."""
+    existed = folder.exists()
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()  # refuses a folder with anything in it
+        raise
 
 
 def _pinned() -> dict[str, str]:

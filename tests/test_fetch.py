@@ -218,7 +218,11 @@ def test_but_not_for_ever(shop: Shop, tmp_path: Path) -> None:
 
 def test_nobody_there(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(NegolabError, match=r"gave up after 2 tries: cannot reach the server: .*--from DIR"):
-        fetch_catalog(tmp_path, "http://127.0.0.1:1/x", patience=Patience(timeout=2, attempts=2, pause=0.01))
+        fetch_catalog(tmp_path / "a", "http://127.0.0.1:1/x", patience=Patience(timeout=2, attempts=2, pause=0.01))
+    assert not (tmp_path / "a").exists()  # an empty folder would look like a catalogue without files
+    with pytest.raises(NegolabError):
+        fetch_catalog(tmp_path, "http://127.0.0.1:1/x", patience=Patience(timeout=2, attempts=1, pause=0.01))
+    assert tmp_path.is_dir()  # but the user's own folder stays
 
 
 @pytest.mark.parametrize("url", ["file:///etc", "ftp://host/x", "host/x", "/some/folder"])

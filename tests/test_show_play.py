@@ -84,6 +84,16 @@ def test_show_picks_by_reward(run_folder, capsys):
     assert re.match(r"Episode 0:", call(capsys, "show", run_folder, "--pick", "first")[1])
 
 
+def test_a_pick_that_nothing_fits_is_left_out_of_several(tmp_path, capsys):
+    folder = tmp_path / "run"
+    call(capsys, "evaluate", "--seller", "prober", "--out", folder, "--products", 2)
+    code, out, err = call(capsys, "show", folder, "--pick", "violation", "--pick", "best")
+    assert code == 0 and out.startswith("Episode ") and "--pick violation left out" in err
+    for picks in (["violation"], ["violation", "violation"]):
+        code, out, err = call(capsys, "show", folder, *(word for pick in picks for word in ("--pick", pick)))
+        assert code == 2 and out == "" and "no episode that ended in a violation" in err.splitlines()[-1]
+
+
 def test_show_board_and_no_thought(run_folder, capsys):
     _, plain, _ = call(capsys, "show", run_folder, "--pick", "best")
     assert "=== Standing offers ===" not in plain and "Thought (private):" in plain

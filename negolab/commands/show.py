@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         check_page_path(args.html)
     source = Run(args.run_folder)
-    chosen = list(dict.fromkeys(args.episode or [_pick(source, kind) for kind in args.pick or ["first"]]))
+    chosen = list(dict.fromkeys(args.episode or _picked(source, args.pick or ["first"])))
     kinds = player_kinds(source.manifest)
     if args.html is not None:
         episodes = [episode for episode, _ in _read(source, chosen)]
@@ -168,6 +168,23 @@ def _numbered(run: "Run") -> Iterator[tuple[int, bytes]]:
             found = start.match(raw)
             if found is not None:
                 yield int(found[1]), raw
+
+
+def _picked(run: "Run", kinds: list[str]) -> list[int]:
+    """The episodes that ``kinds`` name. One of several that no episode fits is left out with a note."""
+    from negolab.errors import DamagedRun, NegolabError
+
+    found = []
+    for kind in kinds:
+        try:
+            found.append(_pick(run, kind))
+        except DamagedRun:
+            raise
+        except NegolabError as error:
+            if kind is kinds[-1] and not found:
+                raise
+            print(f"note: --pick {kind} left out: {error}", file=sys.stderr)
+    return found
 
 
 def _pick(run: "Run", kind: str) -> int:
