@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from negolab.catalog import SAMPLE, Catalog, load_catalog
+from runs import SMALL, make_run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -42,3 +43,9 @@ def real_data_dir() -> Path:
 def sample_catalog() -> Catalog:
     """The bundled, invented products."""
     return load_catalog(SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of four episodes; not to be changed."""
+    return make_run(tmp_path_factory.mktemp("finished") / "run", *SMALL)

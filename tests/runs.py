@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from negolab.cli import main
 from negolab.store import EPISODES, MANIFEST, METRICS_CSV, PRODUCTS
@@ -21,6 +22,17 @@ FILES = (EPISODES, METRICS_CSV, MANIFEST, PRODUCTS)
 def evaluate_args(out: str | Path, *more: str, seller: str = "prober") -> list[str]:
     """Arguments of ``negolab evaluate`` on the bundled sample."""
     return ["evaluate", "--seller", seller, "--out", str(out), *more]
+
+
+SMALL = ("--products", "2")
+"""Options of a run of four episodes."""
+
+
+def call(capsys: pytest.CaptureFixture, *args: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command run in this process."""
+    capsys.readouterr()
+    code = main(list(args))
+    return code, *capsys.readouterr()
 
 
 def make_run(out: str | Path, *more: str, seller: str = "prober") -> Path:

@@ -12,23 +12,17 @@ import pytest
 
 import negolab
 from negolab.cli import build_parser, main
-from runs import command, contents, default_interrupt, environment, evaluate_args, make_run, one_line, run_command
-
-SMALL = ("--products", "2")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of four episodes; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("cli") / "run", *SMALL)
-
-
-def call(capsys: pytest.CaptureFixture, *args: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command run in this process."""
-    capsys.readouterr()
-    code = main(list(args))
-    return code, *capsys.readouterr()
-
+from runs import (
+    SMALL,
+    call,
+    command,
+    contents,
+    default_interrupt,
+    environment,
+    evaluate_args,
+    one_line,
+    run_command,
+)
 
 # -- calls that are wrong ---------------------------------------------------------------------------------------------
 

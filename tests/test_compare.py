@@ -1,27 +1,7 @@
 """``negolab compare``: paired differences by hand, and what must not be compared."""
 
-from pathlib import Path
-
-import pytest
-
-from negolab.cli import main
 from negolab.store import Run
-from runs import make_run, one_line
-
-SMALL = ("--products", "2")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of four episodes; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("cli") / "run", *SMALL)
-
-
-def call(capsys: pytest.CaptureFixture, *args: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command run in this process."""
-    capsys.readouterr()
-    code = main(list(args))
-    return code, *capsys.readouterr()
+from runs import SMALL, call, make_run, one_line
 
 
 def test_a_run_against_itself(finished, capsys):
