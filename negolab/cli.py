@@ -72,7 +72,10 @@ def _command(argv: Sequence[str] | None) -> int:
         args = build_parser().parse_args(argv)
         return int(args.run(args))
     except SystemExit as stop:  # --help and --version
-        return int(stop.code or 0)
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        _say(str(stop.code))
+        return 1
     except NegolabError as error:
         _say(str(error))
         return 1 if isinstance(error, DamagedRun) else 2

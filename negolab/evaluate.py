@@ -32,6 +32,10 @@ __all__ = ["Plan", "Settings", "evaluate", "metrics_csv", "plan", "summarise_run
 
 _CHUNK = 64
 """Episodes that a worker plays before it reports: small enough that a kill loses little, large enough to batch."""
+_CHUNK_OWN = 8
+"""The same for players of the user's own, which may be slow or fail: a lost worker loses less."""
+_SLOW = 0.05
+"""Seconds for one tick above which players count as slow; scripted ones take about a thousandth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,8 @@ def _fresh(made: Plan, writer: RunWriter, workers: int) -> Generator[Batch, None
         yield from _play_here(made, owed)
         return
     # Short runs of slow players are shared out as well, not given to the first worker in one chunk.
-    size = max(1, min(_CHUNK, writer.n_owed // (2 * workers)))
+    most = _CHUNK if made.settings.seller in SELLERS else _CHUNK_OWN
+    size = max(1, min(most, writer.n_owed // (2 * workers)))
     chunks = iter(lambda: list(islice(owed, size)), [])
     yield from spread(_worker, made, chunks, workers)
 
@@ -176,14 +181,26 @@ def _play_here(made: Plan, owed: Iterable[int]) -> Iterator[Batch]:
     seller, buyers = made.players()
     numbers: list[int] = []
     lines: list[bytes] = []
-    last = time.monotonic()
-    for ended in ticks((made.schedule[i] for i in owed), seller, buyers):
-        numbers += [episode.scenario.episode for episode in ended]
-        lines += [episode.to_line() for episode in ended]
-        # Fast players' episodes are written in batches; slow ones' (models) after every tick, before the next question.
-        if lines and (len(lines) >= _CHUNK or time.monotonic() - last > 0.2):
+    began = last = time.monotonic()
+    slow = False
+    try:
+        for ended in ticks((made.schedule[i] for i in owed), seller, buyers):
+            numbers += [episode.scenario.episode for episode in ended]
+            lines += [episode.to_line() for episode in ended]
+            now = time.monotonic()
+            # Fast players' episodes are written in batches. Once a player (a model) was slow, every tick's are, before
+            # anybody is asked again: the next answer may take minutes, or be interrupted.
+            slow, began = slow or now - began > _SLOW, now
+            if lines and (slow or len(lines) >= _CHUNK or now - last > 0.2):
+                yield numbers, lines
+                numbers, lines, last = [], [], now
+                began = time.monotonic()
+    except GeneratorExit:
+        raise
+    except BaseException:  # a player that failed, or Ctrl-C: what is finished is kept all the same
+        if lines:
             yield numbers, lines
-            numbers, lines, last = [], [], time.monotonic()
+        raise
     if lines:
         yield numbers, lines
 

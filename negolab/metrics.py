@@ -94,7 +94,8 @@ def _tokens(sellers: bool, which: int) -> Metric:
         used = []
         for position, note in episode.notes.items():
             if (episode.turns[position].seat == SELLER) == sellers:
-                used += [n["tokens"][which] for n in (note, *note.get("refused", ())) if "tokens" in n]
+                counts = [n["tokens"][which] for n in (note, *note.get("refused", ())) if "tokens" in n]
+                used += [count for count in counts if count is not None]
         return float(sum(used)) if used else None
 
     who, what = "seller" if sellers else "buyers", ("prompt", "sampled")[which]

@@ -14,6 +14,7 @@ from typing import Any
 from negolab.environment.base import SELLER, Move, Request, Turn, Violation
 from negolab.environment.market import Market
 from negolab.episodes import REASKS, Episode
+from negolab.errors import NegolabError
 from negolab.parser.lines import parse_buyer, parse_seller, render_buyer
 from negolab.policies.base import Policy, Reply
 from negolab.reward import seller_reward
@@ -45,7 +46,7 @@ class _Game:
         extra = self.pending.setdefault(seat, {})
         if reply.finish_reason != "stop":
             extra["finish"] = reply.finish_reason
-        if reply.completion_tokens is not None:
+        if reply.prompt_tokens is not None or reply.completion_tokens is not None:
             extra["tokens"] = [reply.prompt_tokens, reply.completion_tokens]
         if reply.prompt_sha256 is not None:
             extra["prompt_sha256"] = reply.prompt_sha256
@@ -55,7 +56,7 @@ class _Game:
         refused: dict[str, Any] = {"kind": read.kind, "detail": read.detail, "text": clean_text(reply.text)}
         if reply.finish_reason != "stop":
             refused["finish"] = reply.finish_reason
-        if reply.completion_tokens is not None:
+        if reply.prompt_tokens is not None or reply.completion_tokens is not None:
             refused["tokens"] = [reply.prompt_tokens, reply.completion_tokens]
         self.pending.setdefault(seat, {}).setdefault("refused", []).append(refused)
 
@@ -86,6 +87,8 @@ def clean_text(text: str | None) -> str:
     """A reply as it can be stored and sent anywhere: None becomes empty, lone surrogates become U+FFFD."""
     if text is None:
         return ""
+    if not isinstance(text, str):
+        raise NegolabError(f"a reply's text must be a string or None, not {type(text).__name__}")
     if text.isascii():
         return text
     try:
@@ -156,15 +159,18 @@ def _tick(games: Sequence[_Game], policies: Sequence[Policy]) -> None:
 def _ask(policy: Policy, requests: list[Request], games: list[_Game]) -> None:
     """One batched call, and the guard's further calls for the buyers that broke a rule; requests go with games."""
     for attempt in range(REASKS + 1):
-        replies = policy.reply(requests)
-        if len(replies) != len(requests):
-            raise RuntimeError(f"policy {policy.name} gave {len(replies)} replies to {len(requests)} requests")
+        replies = policy.reply(requests[:])  # a copy: a player may do with its list as it likes
+        if not isinstance(replies, list) or len(replies) != len(requests):
+            given = f"{len(replies)} replies" if isinstance(replies, list) else f"a {type(replies).__name__}, no list,"
+            raise NegolabError(f"player {policy.name} gave {given} to {len(requests)} requests")
         again: list[Request] = []
         owners: list[_Game] = []
         for game, request, reply in zip(games, requests, replies, strict=True):
             seat = request.seat
+            if reply.__class__ is not Reply:
+                raise NegolabError(f"player {policy.name} must give Reply objects, not {type(reply).__name__}")
             text, finish, prompt_tokens, completion_tokens, sha256 = reply
-            if text is None or not text.isascii():
+            if text.__class__ is not str or not text.isascii():
                 text = clean_text(text)
             # A buyer's reply is also held against the rules, so that the guard can refuse it.
             if seat == SELLER:

@@ -152,8 +152,8 @@ class Scenario(NamedTuple):
     """Regulated first offers; None where buyers open freely."""
     buyer_types: tuple[str, ...]
     keys: tuple[int, ...]
-    """One random 64-bit word per seat, the seller's first: all that seat's own randomness comes from it. Independent
-    words, so that no seat can work out another's."""
+    """One random 63-bit word per seat, the seller's first: all that seat's own randomness comes from it. Independent
+    words: none follows from another. (Who knows the run's seed can draw the whole market; a seat is not told it.)"""
 
     @property
     def n_buyers(self) -> int:

@@ -122,3 +122,140 @@ def test_auto_is_the_named_folder_else_the_fetched_one_else_the_sample(tmp_path,
     folder.mkdir(parents=True)
     (folder / "x.json").write_text("[]", encoding="utf-8")
     assert find_data("auto") == str(folder) and find_data("sample") == "sample"
+
+
+BROKEN = """
+from negolab.parser import render_seller
+from negolab.policies.base import Reply
+
+CALLS = []
+
+
+class Base:
+    name = "base"
+
+    def describe(self):
+        return {"name": self.name}
+
+    def good(self, requests):
+        made = []
+        for request in requests:
+            listing, channels = request.view.product.listing, request.view.channels
+            buyer = next(i for i, channel in enumerate(channels, 1) if channel.status == "active")
+            text = render_seller("SELL", listing.list_cents, buyer, "Hm.", "Hm.", listing.codename)
+            made.append(Reply(text))
+        return made
+
+    def reply(self, requests):
+        return self.good(requests)
+
+
+class Raises(Base):
+    def reply(self, requests):
+        CALLS.append(1)
+        if len(CALLS) == 9:
+            raise ValueError("the model is gone")
+        return self.good(requests)
+
+
+class Interrupted(Raises):
+    def reply(self, requests):
+        CALLS.append(1)
+        if len(CALLS) == 9:
+            raise KeyboardInterrupt
+        return self.good(requests)
+
+
+class Few(Base):
+    def reply(self, requests):
+        return self.good(requests)[1:]
+
+
+class Strings(Base):
+    def reply(self, requests):
+        return [reply.text for reply in self.good(requests)]
+
+
+class Numbers(Base):
+    def reply(self, requests):
+        return [Reply(7) for _ in requests]
+
+
+class Bytes(Base):
+    def reply(self, requests):
+        return [Reply(b"abc") for _ in requests]
+
+
+class Nothing(Base):
+    def reply(self, requests):
+        return None
+
+
+class Clears(Base):
+    def reply(self, requests):
+        made = self.good(requests)
+        requests.clear()
+        return made
+
+
+class Half(Base):
+    def reply(self, requests):
+        return [reply._replace(prompt_tokens=12) for reply in self.good(requests)]
+
+
+class Exits(Base):
+    def __init__(self):
+        raise SystemExit("no key")
+
+
+class Typed(Base):
+    name = "iter-60"
+
+
+class Nameless(Base):
+    name = " "
+"""
+
+
+@pytest.mark.parametrize(
+    ("player", "said"),
+    [
+        ("Few", "gave 23 replies to 24 requests"),
+        ("Strings", "must give Reply objects, not str"),
+        ("Numbers", "must be a string or None, not int"),
+        ("Bytes", "must be a string or None, not bytes"),
+        ("Nothing", "gave a NoneType, no list, to 24 requests"),
+        ("Exits", "no key"),
+        ("Typed", "which is a scripted player's name"),
+        ("Nameless", "any text that is not empty"),
+    ],
+)
+def test_what_a_player_does_wrong_is_told_in_one_line(tmp_path, player, said):
+    (tmp_path / "mine.py").write_text(BROKEN, encoding="utf-8")
+    done = run(tmp_path, "evaluate", "--seller", f"mine:{player}", "--out", "out", "--per-product", "1")
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("player", ["Clears", "Half"])
+def test_what_a_player_may_do_verifies(tmp_path, player):
+    (tmp_path / "mine.py").write_text(BROKEN, encoding="utf-8")
+    args = ("evaluate", "--seller", f"mine:{player}", "--out", "out", "--products", "4")
+    assert run(tmp_path, *args).returncode == 0
+    assert run(tmp_path, "verify", "out").returncode == 0
+    assert "set aside" not in run(tmp_path, *args).stderr
+
+
+@pytest.mark.parametrize("player", ["Raises", "Interrupted"])
+def test_what_is_finished_when_a_player_fails_is_kept(tmp_path, player):
+    """At the ninth call some episodes have ended (T = 3) and none of them may be lost."""
+    (tmp_path / "mine.py").write_text(BROKEN, encoding="utf-8")
+    args = ("evaluate", "--seller", f"mine:{player}", "--out", "out", "--split", "all", "--messages", "3")
+    first = run(tmp_path, *args)
+    assert first.returncode == (130 if player == "Interrupted" else 1)
+    assert len((tmp_path / "out/episodes.jsonl").read_bytes().splitlines()) >= 128
+    code = BROKEN.replace("== 9", "== -1")
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    again = run(tmp_path, *args)
+    assert again.returncode == 0 and "set aside" not in again.stderr
+    assert run(tmp_path, "verify", "out").returncode == 0

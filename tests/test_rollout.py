@@ -4,6 +4,7 @@ import pytest
 
 from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
 from negolab.episodes import Episode, parse_line, replay
+from negolab.errors import NegolabError
 from negolab.metrics import METRICS, buyer_types, closing_ranks, first_offer_match, paired, summarise
 from negolab.policies.base import Reply
 from negolab.policies.registry import make_buyers, make_seller
@@ -221,7 +222,7 @@ def test_a_policy_that_loses_a_reply_stops_the_run():
         def reply(self, requests):
             return super().reply(requests)[1:]
 
-    with pytest.raises(RuntimeError, match="2 replies to 3 requests"):
+    with pytest.raises(NegolabError, match="2 replies to 3 requests"):
         list(play([market()], Short(), {"iter-60": Short()}))
 
 

@@ -67,12 +67,14 @@ def _own_player(module: str, factory: str) -> Policy:
     try:
         made: Policy = getattr(importlib.import_module(module), factory)()
         described = made.describe()
-    except Exception as error:  # the user's own code may fail in any way
+    except (Exception, SystemExit) as error:  # the user's own code may fail in any way
         raise NegolabError(f"seller {name} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(described, dict) or described.get("name") != made.name:
         raise NegolabError(f"seller {name}: describe() must return a dictionary whose 'name' is the player's name")
-    if made.name in SELLERS:
-        raise NegolabError(f"seller {name} calls itself {made.name!r}, which is a scripted seller's name")
+    if not isinstance(made.name, str) or not made.name.strip():
+        raise NegolabError(f"seller {name}: its name is {made.name!r}; allowed: any text that is not empty")
+    if made.name in SELLERS or made.name in BUYERS:
+        raise NegolabError(f"seller {name} calls itself {made.name!r}, which is a scripted player's name")
     if not callable(getattr(made, "reply", None)):
         raise NegolabError(f"seller {name} has no method reply(requests)")
     return made
