@@ -89,6 +89,11 @@ class Regime:
         """Plain data for a manifest."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Regime":
+        """Read back ``to_json``. Raises ``TypeError`` for other fields, ``NegolabError`` for a knob out of range."""
+        return cls(**{name: _tuples(value) for name, value in data.items()})
+
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

@@ -149,7 +149,7 @@ def verify(folder: str | Path) -> Report:
 def _expected(run: Run) -> tuple[Schedule, Names]:
     """The markets as the manifest's settings draw them, and who plays."""
     settings = run.manifest["settings"]
-    drawn = Regime(**{k: _tuples(v) for k, v in settings["regime"].items()})
+    drawn = Regime.from_json(settings["regime"])
     products = list(run.products.values())
     schedule = Schedule(drawn, products, seed=settings["seed"], per_product=settings["per_product"])
     names = names_of(run.manifest["players"])
@@ -157,10 +157,6 @@ def _expected(run: Run) -> tuple[Schedule, Names]:
     if missing:
         raise ValueError(f"no player for buyer type {min(missing)}")
     return schedule, names
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _scripted(run: Run, schedule: Schedule, report: Report) -> Scripted | None:
