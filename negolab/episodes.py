@@ -6,8 +6,8 @@ reward; ``Episode`` values that come back equal are what every table is made fro
 """
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -28,7 +28,8 @@ REASKS = 5
 TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "price", "text", "extra")
 """A stored turn is an array of these; ``extra`` is left out when it would be empty. Seat 0 is the seller, ``buyer`` the
 channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
-finish, tokens ([prompt, completion]) and prompt_sha256."""
+finish, tokens ([prompt, completion]), prompt_sha256, reasoning (a thinking block, cut from ``text``), ids and logprobs
+(the sampled tokens)."""
 
 
 @dataclass(slots=True)
@@ -40,9 +41,12 @@ class Episode:
     """Policy names by seat: the seller's, then each buyer's."""
     turns: list[Turn]
     notes: dict[int, dict[str, Any]]
-    """By position in ``turns``: refused, finish, tokens, prompt_sha256, where there are any."""
+    """By position in ``turns``, what ``TURN_COLUMNS`` names beside the turn itself, where there is any."""
     outcome: Outcome
     reward: float
+    prompt_ids: dict[int, Sequence[int]] = field(default_factory=dict, compare=False)
+    """By position in ``turns``: the tokens that a reply's ``ids`` continue. For training, straight from play; neither
+    stored nor compared."""
 
     def to_line(self) -> bytes:
         """The stored line, without a newline."""

@@ -18,7 +18,10 @@ from typing import Any
 from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
-from negolab.policies.registry import SELLERS, make_buyers, make_seller
+from negolab.policies.cast import Cast, make_cast
+from negolab.policies.journal import settle
+from negolab.policies.registry import SELLERS
+from negolab.policies.spec import ModelSpec
 from negolab.report import metrics_csv
 from negolab.rollout import ticks
 from negolab.scenario import Schedule, regime
@@ -42,8 +45,10 @@ _SLOW = 0.05
 class Settings:
     """What decides a run's episodes. Two runs with equal settings, data and code are equal to the byte."""
 
-    seller: str
-    """Name of the selling policy."""
+    seller: str | ModelSpec
+    """The selling policy: a name (see ``policies.registry.make_seller``) or a language model."""
+    buyers: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted."""
     regime: str = "in_distribution"
     """Name of the regime."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -64,6 +69,14 @@ class Plan:
     settings: Settings
     catalog: Catalog
     schedule: Schedule
+    _cast: Cast | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> tuple[Settings, Catalog, Schedule]:
+        return self.settings, self.catalog, self.schedule  # players are made anew in every process
+
+    def __setstate__(self, state: tuple[Settings, Catalog, Schedule]) -> None:
+        self.settings, self.catalog, self.schedule = state
+        self._cast = None
 
     @property
     def warnings(self) -> list[str]:
@@ -73,15 +86,24 @@ class Plan:
         short = [f"the split has {there} products, not {asked}"] if asked is not None and there < asked else []
         return [*self.catalog.notes, *left_out, *short, *self.schedule.regime.warnings]
 
-    def players(self) -> tuple[Any, dict[str, Any]]:
-        """The seller and the buyers by type."""
-        return make_seller(self.settings.seller, self.schedule), make_buyers(self.schedule.regime.buyer_types)
+    def cast(self) -> Cast:
+        """The players. Language models are named and checked, but load only when they are first asked."""
+        if self._cast is None:
+            self._cast = make_cast(self.settings.seller, self.settings.buyers, self.schedule)
+        return self._cast
+
+    @property
+    def scripted(self) -> bool:
+        """Whether all players are this package's scripted ones, who can be asked again."""
+        return self.settings.seller in SELLERS and not self.settings.buyers
 
     def manifest(self) -> dict[str, Any]:
         """The run's manifest."""
-        seller, buyers = self.players()
+        seller, buyers = self.cast().seller, self.cast().buyers
         settings = {**asdict(self.settings), "regime": self.schedule.regime.to_json()}
-        del settings["knobs"]  # contained in the regime
+        del settings["knobs"], settings["buyers"]  # contained in the regime and the players
+        if isinstance(self.settings.seller, ModelSpec):
+            settings["seller"] = f"{self.settings.seller.engine}:{self.settings.seller.label}"
         settings["products"] = len(self.schedule.products)
         if self.settings.split != "all" and self.settings.split not in self.catalog.splits:
             settings["split"] = "file"  # not its path: the products themselves are part of the run
@@ -106,7 +128,7 @@ def plan(settings: Settings, data: str | Path | Catalog = SAMPLE) -> Plan:
     products = catalog.split(settings.split)[: settings.products]
     schedule = Schedule(chosen, products, seed=settings.seed, per_product=settings.per_product)
     made = Plan(settings, catalog, schedule)
-    made.players()  # an unknown player is an error now, not after the folder exists
+    made.cast()  # an unknown player is an error now, not after the folder exists
     return made
 
 
@@ -129,15 +151,21 @@ def evaluate(
     made = plan(settings, data)
     manifest = made.manifest()
     # Only scripted players are asked again on a resume: others may answer differently, or cost money.
-    judge = Scripted(*made.players()).check if settings.seller in SELLERS else check_record
+    judge = Scripted(made.cast().seller, made.cast().buyers).check if made.scripted else check_record
     check = partial(judge, schedule=made.schedule, names=names_of(manifest["players"]))
-    with RunWriter(out, manifest, made.schedule.products, check) as writer:
+    with closing(made.cast()), RunWriter(out, manifest, made.schedule.products, check) as writer:
         if say is not None:
             for line in _told(writer.set_aside):
                 say(line)
         with closing(_fresh(made, writer, workers)) as fresh:
             _write_all(writer, fresh, len(made.schedule), progress)
+        if writer.n_owed:
+            raise NegolabError(
+                f"{writer.n_owed} of {len(made.schedule)} episodes could not be played ({made.cast().why}); what was "
+                "finished is kept, run the same command again to go on"
+            )
         writer.finish()
+        settle(writer.folder)
         found = summarise_run(Run(out))
         writer.write_text(METRICS_CSV, metrics_csv(found))
     return found
@@ -167,24 +195,25 @@ def _fresh(made: Plan, writer: RunWriter, workers: int) -> Generator[Batch, None
     """Play what is owed, here or spread over processes."""
     owed = writer.owed()
     if workers == 1:
-        yield from _play_here(made, owed)
+        yield from _play_here(made, owed, writer.folder)
         return
     # Short runs of slow players are shared out as well, not given to the first worker in one chunk.
-    most = _CHUNK if made.settings.seller in SELLERS else _CHUNK_OWN
+    most = _CHUNK if made.scripted else _CHUNK_OWN
     size = max(1, min(most, writer.n_owed // (2 * workers)))
     chunks = iter(lambda: list(islice(owed, size)), [])
-    yield from spread(_worker, made, chunks, workers)
+    yield from spread(_worker, (made, writer.folder), chunks, workers)
 
 
-def _play_here(made: Plan, owed: Iterable[int]) -> Iterator[Batch]:
+def _play_here(made: Plan, owed: Iterable[int], folder: Path) -> Iterator[Batch]:
     """Play the owed episodes in this process, in batches of those that ended together."""
-    seller, buyers = made.players()
+    cast = made.cast()
+    cast.keep_replies(folder)
     numbers: list[int] = []
     lines: list[bytes] = []
     began = last = time.monotonic()
     slow = False
     try:
-        for ended in ticks((made.schedule[i] for i in owed), seller, buyers):
+        for ended in ticks((made.schedule[i] for i in owed), cast.seller, cast.buyers, dropped=cast.dropped):
             numbers += [episode.scenario.episode for episode in ended]
             lines += [episode.to_line() for episode in ended]
             now = time.monotonic()
@@ -205,13 +234,14 @@ def _play_here(made: Plan, owed: Iterable[int]) -> Iterator[Batch]:
         yield numbers, lines
 
 
-def _worker(made: Plan) -> Callable[[list[int]], Batch]:
+def _worker(given: tuple[Plan, Path]) -> Callable[[list[int]], Batch]:
     """A worker process's function from owed episodes to their lines."""
+    made, folder = given
 
     def work(owed: list[int]) -> Batch:
         numbers: list[int] = []
         lines: list[bytes] = []
-        for batch in _play_here(made, owed):
+        for batch in _play_here(made, owed, folder):
             numbers += batch[0]
             lines += batch[1]
         return numbers, lines

@@ -57,6 +57,11 @@ def _violation(kind: str) -> Metric:
     return metric
 
 
+def aborted_rate(episode: Episode) -> float:
+    """1 when a seat could not speak: its context was full or no answer came in time. Counted as no deal, reward 0."""
+    return float(episode.outcome.kind == "aborted")
+
+
 def reward_bound(episode: Episode) -> float:
     """What no seller can exceed on this market: the largest budget paid in full, capped as equation (1) caps."""
     product, best = episode.scenario.product, max(episode.scenario.budgets)
@@ -112,6 +117,7 @@ METRICS: Mapping[str, Metric] = {
     "below_cost_rate": _violation("below_cost"),
     "violation_rate": violation_rate,
     **{f"violation_{kind}": _violation(kind) for kind in VIOLATIONS if kind != "below_cost"},
+    "aborted_rate": aborted_rate,
     "sell_above_cost_accuracy": sell_above_cost_accuracy,
     "reward_bound": reward_bound,
     "seller_messages": seller_messages,

@@ -162,7 +162,8 @@ def _expected(run: Run) -> tuple[Schedule, Names]:
 def _scripted(run: Run, schedule: Schedule, report: Report) -> Scripted | None:
     """None where the players are not scripted ones, or other code made the run."""
     players, name = run.manifest["players"], run.manifest["settings"].get("seller")
-    if name not in SELLERS or run.manifest.get("code_sha256") != code_sha256():
+    modelled = any("engine" in buyer for buyer in players["buyers"].values())
+    if name not in SELLERS or modelled or run.manifest.get("code_sha256") != code_sha256():
         return None
     seller, buyers = make_seller(name, schedule), make_buyers(schedule.regime.buyer_types)
     mine = {"seller": seller.describe(), "buyers": {kind: buyer.describe() for kind, buyer in buyers.items()}}

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 from negolab.catalog import Listing, Product
 
 SELLER = 0
+ABORTS = ("context_limit", "timeout")
+"""Kinds of ``Violation`` that break no rule: the seat could not speak. They end the episode as ``aborted``."""
 
 
 class Move(NamedTuple):
@@ -31,7 +33,7 @@ class Violation(NamedTuple):
 
     kind: str
     """Seller: ``format``, ``target``, ``deal``, ``below_cost``, ``truncated``. Buyer: ``format``, ``truncated``,
-    ``opening``, ``budget``, ``deal``."""
+    ``opening``, ``budget``, ``deal``. Either: one of ``ABORTS``, where there was no reply to judge."""
     detail: str
     text: str
 
@@ -128,15 +130,15 @@ class Outcome(NamedTuple):
     """How an episode ended; the only source of reward."""
 
     kind: str
-    """``deal``, ``no_deal`` or ``violation``."""
+    """``deal``, ``no_deal``, ``violation`` or ``aborted``."""
     reason: str
-    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, 
-    ``messages_exhausted``, or the kind of a violation."""
+    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, ``messages_exhausted``, or the kind of a
+    violation; for ``aborted`` one of ``ABORTS``."""
     price: int | None = None
     buyer: int | None = None
     """Who bought, or, for a violation, None."""
     seat: int | None = None
-    """Who closed or violated."""
+    """Who closed, violated or could not speak."""
 
 
 def turn_labels(heard: Sequence[Said]) -> list[int]:

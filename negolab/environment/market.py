@@ -10,11 +10,14 @@ Rules that the paper leaves open, as read here:
   ``below_cost`` even where it would also be no bid of that buyer.
 * A buyer's ``[DEAL]`` must equal the latest ask it got and fit its budget; its first reply must be a ``[BUY]``.
 * A buyer's ``[QUIT]`` closes its own channel only, also on its K-th message (status quit, not capped).
+* A seat that could not speak (its model's context is full, or its server gave no answer in time) ends the episode as
+  ``aborted``, reward 0: no rule was broken, and nothing was sold.
 """
 
 from collections.abc import Mapping, Sequence
 
 from negolab.environment.base import (
+    ABORTS,
     SELLER,
     BuyerView,
     Channel,
@@ -186,7 +189,7 @@ class Market:
         return turns
 
     def _violation(self, seat: int, found: Violation) -> Turn:
-        self.outcome = Outcome("violation", found.kind, seat=seat)
+        self.outcome = Outcome("aborted" if found.kind in ABORTS else "violation", found.kind, seat=seat)
         return Turn(self._turn, seat, None, None, None, found.text, found.kind, found.detail)
 
     def _seller_turn(self, reply: Move | Violation) -> Turn:

@@ -10,8 +10,9 @@ The grammar, in full:
   ``[SELL]`` and also ``(1 CODE)``. The space after the tag may be missing.
 * M: ASCII digits, correctly grouped thousands commas or none, at most two decimals, above zero and at most
   ``money.MAX_CENTS``.
-* A reply cut at the token limit is ``truncated`` whatever it says. With thinking on, one leading complete think block
-  is cut first; any other think tag is a format violation.
+* A reply cut at the token limit, or withheld by a provider's content filter, is ``truncated`` whatever it says; where
+  there was no reply at all (``environment.base.ABORTS``) that is what is reported.
+* With thinking on, one leading complete think block is cut first; any other think tag is a format violation.
 * A Talk in which a sentence begins ``Deal at $X`` and ends or pauses there (``.``, ``!``, ``,``) while the Action is a
   ``[SELL]`` at another price is contradictory, a format violation: the Action is the meaning of the Talk. Nothing else
   is ever read out of the free text, and nothing in it ever makes a move.
@@ -22,7 +23,7 @@ environment's to judge, not the parser's.
 
 import re
 
-from negolab.environment.base import Move, Violation
+from negolab.environment.base import ABORTS, Move, Violation
 from negolab.money import MAX_CENTS, dollars
 
 _SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
@@ -52,8 +53,8 @@ def parse_seller(
     text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False
 ) -> Move | Violation:
     """Read a seller's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``, ``target``."""
-    if finish_reason == "length":
-        return Violation("truncated", "the reply was cut at the token limit", text or "")
+    if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
+        return cut
     if isinstance(text, str) and "\r" not in text and ">" not in text:
         plain = _PLAIN_SELLER(text)
         if plain is not None:
@@ -62,6 +63,31 @@ def parse_seller(
                 target = _SEATS.get(seat) or int(seat)
                 return _new(Move, (verb, int(whole + cents), target, talk.strip(), text, False))
     return _parse_seller(text, codename, thinking)
+
+
+def finish_of(reason: str | None) -> str:
+    """What a server calls the end of a reply, in our words: ``length``, ``content_filter``, one of ``ABORTS``, and
+    ``stop`` for everything else that a complete reply may end with."""
+    known = (reason or "").lower()
+    if known in ("length", "max_tokens", "max_output_tokens", "model_length", "token_limit"):
+        return "length"
+    if known in ("content_filter", "safety", "prohibited_content", "blocklist", "recitation"):
+        return "content_filter"
+    return known if known in ABORTS else "stop"
+
+
+_ENDS = {
+    "length": ("truncated", "the reply was cut at the token limit"),
+    "content_filter": ("truncated", "the reply was withheld by the provider's content filter"),
+    "context_limit": ("context_limit", "the conversation no longer fits into the model's context"),
+    "timeout": ("timeout", "no reply came in time"),
+}
+
+
+def _cut(text: str | None, finish_reason: str) -> Violation | None:
+    """A reply that did not end by itself."""
+    end = _ENDS.get(finish_of(finish_reason))
+    return None if end is None else Violation(*end, text or "")
 
 
 def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Violation:
@@ -99,8 +125,8 @@ def parse_buyer(
     text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False
 ) -> Move | Violation:
     """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``."""
-    if finish_reason == "length":
-        return Violation("truncated", "the reply was cut at the token limit", text or "")
+    if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
+        return cut
     if isinstance(text, str) and "\r" not in text and ">" not in text:
         plain = _PLAIN_BUYER(text)
         if plain is not None:

@@ -1,13 +1,16 @@
-"""Players by name: the scripted ones, and a user's own."""
+"""Players by name: the scripted ones, a user's own, and language models."""
 
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy
+from negolab.policies.engine import TextEngine
+from negolab.policies.model import LanguageModel
 from negolab.policies.scripted_buyers import BUYER_TYPES, ScriptedBuyer
 from negolab.policies.scripted_sellers import (
     GreedySeller,
@@ -16,6 +19,7 @@ from negolab.policies.scripted_sellers import (
     RandomSeller,
     SatisficerSeller,
 )
+from negolab.policies.spec import ENGINES, ModelSpec
 from negolab.scenario import Schedule
 
 
@@ -55,7 +59,8 @@ def make_seller(name: str, schedule: Schedule) -> Policy:
     module, colon, factory = name.partition(":")
     if not (colon and module and factory):
         raise NegolabError(
-            f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}, or module:factory for one of your own"
+            f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}, module:factory for one of your own, or a "
+            f"language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
         )
     return _own_player(module, factory)
 
@@ -77,6 +82,29 @@ def _own_player(module: str, factory: str) -> Policy:
         raise NegolabError(f"seller {name} calls itself {made.name!r}, which is a scripted player's name")
     if not callable(getattr(made, "reply", None)):
         raise NegolabError(f"seller {name} has no method reply(requests)")
+    return made
+
+
+def make_engine(specs: Sequence[ModelSpec]) -> TextEngine:
+    """The engine for models that differ in sampling and adapter only. Loads no weights yet.
+
+    Raises ``NegolabError`` where the engine's package is not installed, or the model cannot be used.
+    """
+    module = importlib.import_module(f"negolab.policies.{specs[0].engine}")
+    made: TextEngine = module.make_engine(specs)
+    return made
+
+
+def make_models(specs: Iterable[ModelSpec]) -> dict[ModelSpec, LanguageModel]:
+    """A player for each; those that can share one engine do."""
+    alike: dict[tuple[Any, ...], list[ModelSpec]] = {}
+    for spec in specs:
+        alike.setdefault(spec.engine_key(), []).append(spec)
+    made: dict[ModelSpec, LanguageModel] = {}
+    for group in alike.values():
+        different = list(dict.fromkeys(group))
+        engine = make_engine(different)
+        made |= {spec: LanguageModel(spec, engine) for spec in different}
     return made
 
 

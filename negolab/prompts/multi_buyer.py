@@ -8,6 +8,8 @@ Where the paper shows no text: a quit or capped buyer's board line keeps its his
 the count is always written "n more messages", the only form the paper shows.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -19,6 +21,12 @@ from negolab.prompts.untrusted import neutralise, one_line
 
 Message = dict[str, str]
 """``{"role": "system" | "user" | "assistant", "content": text}``."""
+
+
+def sha256_of(messages: Sequence[Message]) -> str:
+    """Hash of a conversation as it is put to a model, the same for every model, template and server."""
+    return hashlib.sha256(json.dumps(messages, ensure_ascii=False, sort_keys=True).encode("utf-8")).hexdigest()
+
 
 _TEMPLATES = ("seller_system.j2", "buyer_system.j2", "buyer_context.j2")
 

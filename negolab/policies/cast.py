@@ -1,0 +1,80 @@
+"""Everybody who plays in one run: the seller and the buyers by type, the engines behind them, and their journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from negolab.errors import NegolabError
+from negolab.policies.base import Policy
+from negolab.policies.engine import TextEngine
+from negolab.policies.journal import Journal
+from negolab.policies.model import LanguageModel
+from negolab.policies.registry import make_buyers, make_models, make_seller
+from negolab.policies.spec import ModelSpec, is_model, spec_of
+from negolab.scenario import Schedule
+
+EVERY = "*"
+"""In a mapping of buyers by type: every type that is not named."""
+
+
+class Cast:
+    """The players of a run. Closing it gives back what their engines hold; closed twice is closed."""
+
+    def __init__(self, seller: Policy, buyers: Mapping[str, Policy]) -> None:
+        self.seller = seller
+        self.buyers = dict(buyers)
+        self.models = [
+            player
+            for player in {id(p): p for p in (seller, *self.buyers.values())}.values()
+            if isinstance(player, LanguageModel)
+        ]
+        """The language models among them."""
+        self._journal: Journal | None = None
+        self._failures: list[str] = []
+
+    @property
+    def engines(self) -> list[TextEngine]:
+        """The engines, each once."""
+        return list({id(model.engine): model.engine for model in self.models}.values())
+
+    @property
+    def why(self) -> str:
+        """Why the first of the episodes that could not be played could not."""
+        return self._failures[0] if self._failures else "their worker gave no reason"
+
+    def dropped(self, episode: int, reason: str) -> None:
+        """Remember an episode that could not be played."""
+        self._failures.append(f"episode {episode}: {reason}")
+
+    def keep_replies(self, folder: Path) -> None:
+        """From now on keep the models' replies in the run folder until their episodes are there."""
+        if self.models and self._journal is None:
+            self._journal = Journal(folder)
+            for model in self.models:
+                model.journal = self._journal
+
+    def close(self) -> None:
+        """Close the engines and the journal."""
+        for engine in self.engines:
+            engine.close()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+def make_cast(seller: str | ModelSpec, buyers: Mapping[str, ModelSpec], schedule: Schedule) -> Cast:
+    """The players of a run over ``schedule``. Raises ``NegolabError`` for one that cannot be made."""
+    types = schedule.regime.buyer_types
+    for kind in buyers:
+        if kind != EVERY and kind not in types:
+            raise NegolabError(f"no buyer of type {kind!r} in this market; allowed: {', '.join(types)}, or {EVERY}")
+    by_type = {kind: spec for kind in types if (spec := buyers.get(kind, buyers.get(EVERY))) is not None}
+    if isinstance(seller, str) and is_model(seller):
+        seller = spec_of(seller)
+    models = make_models([spec for spec in (seller, *by_type.values()) if isinstance(spec, ModelSpec)])
+    scripted = make_buyers([kind for kind in types if kind not in by_type])
+    return Cast(
+        models[seller] if isinstance(seller, ModelSpec) else make_seller(seller, schedule),
+        {kind: models[by_type[kind]] if kind in by_type else scripted[kind] for kind in types},
+    )
