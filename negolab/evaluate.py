@@ -47,8 +47,6 @@ class Settings:
 
     seller: str | ModelSpec
     """The selling policy: a name (see ``policies.registry.make_seller``) or a language model."""
-    buyers: Mapping[str, ModelSpec] = field(default_factory=dict)
-    """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted."""
     regime: str = "in_distribution"
     """Name of the regime."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +58,8 @@ class Settings:
     products: int | None = None
     """Play only the split's first so many products; None: all."""
     seed: int = 0
+    buyers: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted."""
 
 
 @dataclass(slots=True)
@@ -96,6 +96,19 @@ class Plan:
     def scripted(self) -> bool:
         """Whether all players are this package's scripted ones, who can be asked again."""
         return self.settings.seller in SELLERS and not self.settings.buyers
+
+    @property
+    def who(self) -> str:
+        """Who plays against whom, and what kind of players they are."""
+        cast = self.cast()
+        modelled = [kind for kind, buyer in cast.buyers.items() if buyer in cast.models]
+        own = "scripted" if self.settings.seller in SELLERS else "your own"
+        seller = "language model" if cast.seller in cast.models else own
+        names = ", ".join(dict.fromkeys(cast.buyers[kind].name for kind in modelled))
+        if not modelled:
+            return f"{cast.seller.name} ({seller}) against scripted buyers"
+        mixed = " and scripted ones" if len(modelled) < len(cast.buyers) else ""
+        return f"{cast.seller.name} ({seller}) against {names} (language model){mixed} as buyers"
 
     def manifest(self) -> dict[str, Any]:
         """The run's manifest."""
@@ -143,7 +156,8 @@ def evaluate(
 ) -> dict[str, Estimate]:
     """Run or resume an evaluation in ``out`` and write its metrics; returns them.
 
-    ``progress``: show a bar; None: only on a terminal. ``say`` gets a line for each record found damaged and set aside.
+    ``progress``: show a bar; None: only on a terminal. ``say`` gets a line for each record found damaged and set aside,
+    and what language models have to say of themselves (chat template, context, memory).
     Raises ``NegolabError`` for anything its user can mend, leaving what was finished in place.
     """
     if type(workers) is not int or not 1 <= workers <= 256:
@@ -153,6 +167,9 @@ def evaluate(
     # Only scripted players are asked again on a resume: others may answer differently, or cost money.
     judge = Scripted(made.cast().seller, made.cast().buyers).check if made.scripted else check_record
     check = partial(judge, schedule=made.schedule, names=names_of(manifest["players"]))
+    for line in made.cast().check(made.schedule):
+        if say is not None:
+            say(line)
     with closing(made.cast()), RunWriter(out, manifest, made.schedule.products, check) as writer:
         if say is not None:
             for line in _told(writer.set_aside):

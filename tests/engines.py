@@ -48,6 +48,9 @@ class FakeEngine:
     def describe(self) -> dict[str, Any]:
         return {"model": "fake"}
 
+    def check(self, conversations: Sequence[Any], max_tokens: int) -> list[str]:
+        return []
+
     def report(self) -> dict[str, Any]:
         return {}
 

@@ -2,12 +2,16 @@
 
 import argparse
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from negolab.catalog import SAMPLE
+from negolab.errors import NegolabError
 from negolab.money import MAX_CENTS, cents_from_text, dollars
 from negolab.scenario import REGIMES, Interval
+
+if TYPE_CHECKING:
+    from negolab.policies.spec import ModelSpec
 
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -77,6 +81,80 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         help="catalogue folder (see `negolab data fetch`), sample (the bundled synthetic one, the default), or auto: "
         "$NEGOLAB_DATA or data/AmazonHistoryPrice if there, else the sample",
     )
+
+
+def add_players(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """The seller, and language models as buyers."""
+    group = parser.add_argument_group("players", "`negolab evaluate --list-options` prints the options of models")
+    group.add_argument(
+        "--seller",
+        required=required,
+        metavar="NAME",
+        help="random, satisficer, greedy, prober, oracle; module:factory for one of your own; or a language model as "
+        "transformers:MODEL, vllm:MODEL or openai:MODEL",
+    )
+    group.add_argument(
+        "--seller-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the selling model"
+    )
+    group.add_argument(
+        "--buyer-model",
+        action="append",
+        default=[],
+        metavar="[TYPE=]ENGINE:MODEL",
+        help="a language model in place of the scripted buyers, or of those of one type",
+    )
+    group.add_argument(
+        "--buyer-option",
+        action="append",
+        default=[],
+        metavar="[TYPE.]KEY=VALUE",
+        help="an option of the buying models, or of one type's",
+    )
+
+
+def key_values(given: Sequence[str], flag: str) -> dict[str, str]:
+    """``KEY=VALUE`` texts as a mapping. Raises ``NegolabError`` for one without a key, or a key given twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not key or not equals:
+            raise NegolabError(f"{flag} {text!r} is not of the form KEY=VALUE")
+        if key in found:
+            raise NegolabError(f"{flag} names {key} twice")
+        found[key] = value
+    return found
+
+
+def players(args: argparse.Namespace) -> tuple["str | ModelSpec", dict[str, "ModelSpec"]]:
+    """The seller, and the models that buy by type (``*`` for all others)."""
+    from negolab.policies.spec import is_model, spec_of
+
+    seller: str | ModelSpec = args.seller
+    options = key_values(args.seller_option, "--seller-option")
+    if is_model(args.seller):
+        seller = spec_of(args.seller, options)
+    elif options:
+        raise NegolabError(f"--seller-option goes with a language model as --seller, not with {args.seller!r}")
+    buyers: dict[str, ModelSpec] = {}
+    options = key_values(args.buyer_option, "--buyer-option")
+    named: dict[str, str] = {}
+    for text in args.buyer_model:
+        kind, equals, model = text.partition("=")
+        if not equals or is_model(text):
+            kind, model = "*", text
+        if kind in named:
+            raise NegolabError(f"--buyer-model names {'every type' if kind == '*' else kind} twice")
+        named[kind] = model
+    for key in options:
+        kind, dot, _ = key.rpartition(".")
+        if not named or (dot and kind not in named):
+            raise NegolabError(f"--buyer-option {key} goes with a --buyer-model{f' {kind}=...' if dot else ''}")
+    for kind, model in named.items():
+        mine = {key: value for key, value in options.items() if "." not in key}
+        mine |= {key.rpartition(".")[2]: v for key, v in options.items() if key.rpartition(".")[0] == kind}
+        buyers[kind] = spec_of(model, mine)
+    return seller, buyers
 
 
 def add_market(parser: argparse.ArgumentParser) -> None:

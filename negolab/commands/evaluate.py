@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from negolab.commands.arguments import add_data, add_market, market_knobs, whole
+from negolab.commands.arguments import add_data, add_market, add_players, market_knobs, players, whole
 from negolab.scenario import MAX_SEED
 
 
@@ -13,12 +13,6 @@ def add_parser(commands: Any) -> None:
         "evaluate",
         help="play a seller on a split and write episodes, metrics and manifest",
         description="Plays one seller on the markets of a split. Run the same command again to resume or to reprint.",
-    )
-    parser.add_argument(
-        "--seller",
-        required=True,
-        metavar="NAME",
-        help="random, satisficer, greedy, prober, oracle, or module:factory",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder: new, or this run's own to resume it")
     parser.add_argument(
@@ -30,19 +24,35 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--workers", type=whole(1, 256), default=1, metavar="N", help="processes (same results for any N)"
     )
+    parser.add_argument("--list-options", action=_ListOptions, help="print the options of language models and leave")
+    add_players(parser)
     add_data(parser)
     add_market(parser)
     parser.set_defaults(run=run)
 
 
+class _ListOptions(argparse.Action):
+    """``--list-options``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "nargs": 0})
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        from negolab.policies.spec import options_help
+
+        print(options_help())
+        parser.exit()
+
+
 def run(args: argparse.Namespace) -> int:
     """Plan, say what is unusual, play, print the metrics."""
     from negolab.evaluate import Settings, evaluate, plan
-    from negolab.policies.registry import SELLERS
     from negolab.report import metrics_table, note
 
+    seller, buyers = players(args)
     settings = Settings(
-        seller=args.seller,
+        seller=seller,
+        buyers=buyers,
         regime=args.regime,
         knobs=market_knobs(args),
         split=args.split,
@@ -54,11 +64,7 @@ def run(args: argparse.Namespace) -> int:
     for warning in made.warnings:
         note(f"note: {warning}")
     found = evaluate(settings, args.out, made.catalog, workers=args.workers, say=lambda line: note(f"note: {line}"))
-    kind = "scripted" if args.seller in SELLERS else "your own"
-    print(
-        f"{args.seller} ({kind}) against scripted buyers on {made.catalog.name}, split {args.split}, "
-        f"{made.schedule.regime.name}, seed {args.seed}"
-    )
+    print(f"{made.who} on {made.catalog.name}, split {args.split}, {made.schedule.regime.name}, seed {args.seed}")
     print(metrics_table(found))
     print(f"written to {args.out}: manifest.json, products.jsonl, episodes.jsonl, metrics.csv")
     return 0

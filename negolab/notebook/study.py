@@ -88,7 +88,7 @@ class Study:
                 folder = self.out / "evaluations" / f"{regime_name}-{seller}-seed{seed}"
                 settings = Settings(
                     seller,
-                    regime=regime_name,
+                    regime_name,
                     split=self.split,
                     per_product=self.per_product,
                     products=self.products,

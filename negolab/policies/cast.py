@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from negolab.environment.base import SELLER, Request
+from negolab.environment.market import Market
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy
 from negolab.policies.engine import TextEngine
@@ -12,6 +14,8 @@ from negolab.policies.journal import Journal
 from negolab.policies.model import LanguageModel
 from negolab.policies.registry import make_buyers, make_models, make_seller
 from negolab.policies.spec import ModelSpec, is_model, spec_of
+from negolab.prompts import MarketPrompts
+from negolab.prompts.multi_buyer import Message
 from negolab.scenario import Schedule
 
 EVERY = "*"
@@ -47,6 +51,26 @@ class Cast:
         """Remember an episode that could not be played."""
         self._failures.append(f"episode {episode}: {reason}")
 
+    def check(self, schedule: Schedule) -> list[str]:
+        """Hold the models against the longest conversations that the run begins with, before any weights are loaded.
+
+        Returns what their user should know. Raises ``NegolabError`` for what cannot work.
+        """
+        if not self.models:
+            return []
+        asked: dict[int, list[list[Message]]] = {id(model): [] for model in self.models}
+        prompts = MarketPrompts()
+        for request in _first_requests(schedule):
+            kind = None if request.seat == SELLER else schedule[request.episode].buyer_types[request.seat - 1]
+            player = self.seller if kind is None else self.buyers[kind]
+            if isinstance(player, LanguageModel):
+                asked[id(player)].append(prompts.messages(request))
+        told = []
+        for model in self.models:
+            for line in model.engine.check(asked[id(model)], model.spec.max_tokens):
+                told.append(f"{model.name}: {line}")
+        return list(dict.fromkeys(told))
+
     def keep_replies(self, folder: Path) -> None:
         """From now on keep the models' replies in the run folder until their episodes are there."""
         if self.models and self._journal is None:
@@ -61,6 +85,23 @@ class Cast:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+
+def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
+    """The openings and the seller's first message on the products with the longest texts."""
+    lengths = {p.listing.codename: len(p.listing.title) + len(p.listing.description) for p in schedule.products}
+    wanted = set(sorted(lengths, key=lambda codename: -lengths[codename])[:longest])
+    for episode in range(len(schedule)):
+        codename = schedule[episode].product.listing.codename
+        if codename in wanted:
+            wanted.remove(codename)
+            env = Market(schedule[episode])
+            openings = env.requests()
+            yield from openings
+            env.submit({request.seat: env.fallback(request.seat) for request in openings})
+            yield from env.requests()
+        if not wanted:
+            return
 
 
 def make_cast(seller: str | ModelSpec, buyers: Mapping[str, ModelSpec], schedule: Schedule) -> Cast:

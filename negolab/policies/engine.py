@@ -84,6 +84,11 @@ class TextEngine(Protocol):
         """Plain data for a manifest: what model this is, without paths and addresses."""
         ...
 
+    def check(self, conversations: Sequence[Sequence[Message]], max_tokens: int) -> list[str]:
+        """Before anything heavy: can conversations that begin like these be answered? Returns sentences for the user.
+        Raises ``NegolabError`` where they cannot."""
+        ...
+
     def report(self) -> dict[str, Any]:
         """Counters since it was made, for people: tokens computed and reused, tries, seconds."""
         ...
