@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from negolab.catalog import SAMPLE
@@ -112,23 +112,9 @@ def add_players(parser: argparse.ArgumentParser, required: bool = True) -> None:
     )
 
 
-def key_values(given: Sequence[str], flag: str) -> dict[str, str]:
-    """``KEY=VALUE`` texts as a mapping. Raises ``NegolabError`` for one without a key, or a key given twice."""
-    found: dict[str, str] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        key = key.strip()
-        if not key or not equals:
-            raise NegolabError(f"{flag} {text!r} is not of the form KEY=VALUE")
-        if key in found:
-            raise NegolabError(f"{flag} names {key} twice")
-        found[key] = value
-    return found
-
-
 def players(args: argparse.Namespace) -> tuple["str | ModelSpec", dict[str, "ModelSpec"]]:
     """The seller, and the models that buy by type (``*`` for all others)."""
-    from negolab.policies.spec import is_model, spec_of
+    from negolab.policies.spec import is_model, key_values, spec_of
 
     seller: str | ModelSpec = args.seller
     options = key_values(args.seller_option, "--seller-option")

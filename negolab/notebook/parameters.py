@@ -54,14 +54,18 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "baseline": Text("the name of one of the sellers"),
     "weak": Text("the name of a seller"),
     "strong": Text("the name of a seller"),
+    "model": Text("a language model as transformers:MODEL, vllm:MODEL or openai:MODEL", "empty: none"),
+    "options": Text("options of the model such as 'max_tokens=160, temperature=0.7'", "empty: the defaults"),
+    "panel": Text("a panel file, or the name of a packaged one", "empty: no language models"),
+    "model_products": Whole(0, 1_000_000),
     "per_product": Whole(1, 1_000_000),
     "products": Whole(0, 1_000_000),
     "seed": Whole(0, MAX_SEED),
     "seeds": Whole(1, 1000),
     "out": Text("a folder", "empty: a new one below runs/"),
 }
-"""Every parameter that a notebook may have. ``products = 0`` means all of the split; ``seeds`` are counted from
-``seed``."""
+"""Every parameter that a notebook may have. ``products = 0`` means all of the split; language models play the first
+``model_products`` of them under the first seed (0: all of them); ``seeds`` are counted from ``seed``."""
 
 
 def check(values: Mapping[str, Any]) -> None:

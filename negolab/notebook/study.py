@@ -6,9 +6,10 @@ import hashlib
 import html
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from negolab.notebook.parameters import ParameterError, check
 from negolab.papers.multi_buyer import ARXIV
 from negolab.paths import notebooks_dir
 from negolab.policies.registry import SELLERS
+from negolab.policies.spec import ModelSpec, key_values, spec_of
 from negolab.scenario import MAX_SEED
 from negolab.store import Run, code_sha256
 
@@ -48,6 +50,10 @@ class Study:
     baseline: str
     """The seller that the others are compared with."""
     out: Path
+    models: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """Language models among the sellers, by name."""
+    model_products: int | None = None
+    """Language models play only the first so many products, under the first seed; None: as the others."""
 
     @property
     def data(self) -> str:
@@ -71,12 +77,16 @@ class Study:
         lines = [
             f"- **data:** {self.data}",
             f"- **markets:** {self.markets}; the same ones for every seller",
-            f"- **sellers:** {', '.join(self.sellers)} (all scripted: no language model is asked)",
+            f"- **sellers:** {', '.join(f'{name} ({self.kind(name)})' for name in self.sellers)}",
             f"- **folder:** `{self.out}`",
             *(f"- **note:** {note}" for note in self.catalog.notes),
             *(f"- **left out:** {problem}" for problem in self.catalog.problems[:5]),
         ]
         return "\n".join(lines)
+
+    def kind(self, seller: str) -> str:
+        """What a seller is: scripted, or a language model."""
+        return "language model" if seller in self.models else "scripted" if seller in SELLERS else "own"
 
     def play(self, regime_name: str, sellers: Sequence[str] | None = None) -> Panel:
         """Play ``sellers`` (default: the study's) on the study's markets under every seed, or take up what is already
@@ -84,19 +94,24 @@ class Study:
         panel: Panel = {}
         for seller in self.sellers if sellers is None else sellers:
             panel[seller] = []
-            for seed in self.seeds:
-                folder = self.out / "evaluations" / f"{regime_name}-{seller}-seed{seed}"
-                settings = Settings(
-                    seller,
-                    regime_name,
-                    split=self.split,
-                    per_product=self.per_product,
-                    products=self.products,
-                    seed=seed,
-                )
-                evaluate(settings, folder, self.catalog, progress=False)
+            for seed in self.seeds[:1] if seller in self.models else self.seeds:
+                name = re.sub(r"[^A-Za-z0-9._-]", "_", seller)
+                folder = self.out / "evaluations" / f"{regime_name}-{name}-seed{seed}"
+                evaluate(self.settings(seller, regime_name, seed), folder, self.catalog, progress=False)
                 panel[seller].append(Run(folder))
         return panel
+
+    def settings(self, seller: str, regime_name: str, seed: int) -> Settings:
+        """One evaluation of this study."""
+        few = self.model_products if seller in self.models else None
+        return Settings(
+            self.models.get(seller, seller),
+            regime_name,
+            split=self.split,
+            per_product=self.per_product,
+            products=min((n for n in (self.products, few) if n is not None), default=None),
+            seed=seed,
+        )
 
     def title(self, text: str) -> str:
         """A figure's title that says which data it was drawn from."""
@@ -156,6 +171,8 @@ def begin(name: str, **parameters: Any) -> Study:
     given = {**_DEFAULTS, **parameters}
     pair = [given[part] for part in ("weak", "strong") if given[part]]
     sellers = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip()) or SELLERS
+    models = _models(given)
+    sellers = (*models, *sellers)
     if len(set(sellers)) < len(sellers):
         raise ParameterError(f"the sellers {', '.join(sellers)} name one twice")
     seeds = range(given["seed"], given["seed"] + given["seeds"])
@@ -165,7 +182,8 @@ def begin(name: str, **parameters: Any) -> Study:
     try:
         catalog = load_catalog(given["data"])
         for seller in sellers:
-            plan(Settings(seller, split=given["split"], products=products, seed=seeds[-1]), catalog)
+            who = models.get(seller, seller)
+            plan(Settings(who, split=given["split"], products=products, seed=seeds[-1]), catalog)
     except NegolabError as error:
         raise ParameterError(str(error)) from None
     baseline = given["baseline"] or sellers[0]
@@ -174,8 +192,20 @@ def begin(name: str, **parameters: Any) -> Study:
         raise ParameterError(f"parameter baseline is {baseline!r}, which is not played; {hint}")
     chosen = {"name": name, "split": given["split"], "per_product": given["per_product"], "products": products}
     chosen |= {"seeds": tuple(seeds), "sellers": sellers, "baseline": baseline}
-    out = _folder(given["out"], f"{name}-{_identity(chosen, catalog)}")
-    return Study(catalog=catalog, out=out, **chosen)
+    few = given["model_products"] or None
+    decides = chosen | {"models": [spec.deciding() | {"model": spec.label} for spec in models.values()], "few": few}
+    out = _folder(given["out"], f"{name}-{_identity(decides, catalog)}")
+    return Study(catalog=catalog, out=out, models=models, model_products=few, **chosen)
+
+
+def _models(given: Mapping[str, Any]) -> dict[str, ModelSpec]:
+    """The language models that the parameters name, by the name of their rows."""
+    try:
+        options = key_values([part for part in given["options"].split(",") if part.strip()], "options")
+        found = [spec_of(given["model"].strip(), options)] if given["model"].strip() else []
+    except NegolabError as error:
+        raise ParameterError(str(error)) from None
+    return {spec.label: spec for spec in found}
 
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -185,6 +215,10 @@ _DEFAULTS: Mapping[str, Any] = {
     "baseline": "",
     "weak": "",
     "strong": "",
+    "model": "",
+    "options": "",
+    "panel": "",
+    "model_products": 0,
     "per_product": 1,
     "products": 0,
     "seed": 0,

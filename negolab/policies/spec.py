@@ -12,7 +12,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -255,6 +255,20 @@ def _typed(option: Field[Any], value: Any, name: str) -> Any:
     except (KeyError, ValueError):
         pass
     raise NegolabError(f"{name}: {option.name} is {value!r}; allowed: {option.metadata['says']}")
+
+
+def key_values(given: Sequence[str], flag: str) -> dict[str, str]:
+    """``KEY=VALUE`` texts as a mapping. Raises ``NegolabError`` for one without a key, or a key given twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not key or not equals:
+            raise NegolabError(f"{flag} {text!r} is not of the form KEY=VALUE")
+        if key in found:
+            raise NegolabError(f"{flag} names {key} twice")
+        found[key] = value.strip()
+    return found
 
 
 def options_help() -> str:
