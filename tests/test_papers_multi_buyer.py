@@ -296,7 +296,7 @@ def test_bold_and_underlined_as_in_the_paper(which, metric):
 def test_latex_escapes_and_marks():
     frame = mb.side_by_side(pd.DataFrame({"seller": ["a_b & 5% | $x"], "reward": [0.9]}), "in_distribution")
     text = mb.to_latex(frame, ["reward", "deal_rate"])
-    assert r"a\_b \& 5\% | \$x" in text and r"\textbf{+0.580 $\pm$ 0.026 (256)}" in text
+    assert r"a\_b \& 5\% \textbar{} \$x" in text and r"\textbf{+0.580 $\pm$ 0.026 (256)}" in text
     assert r"\underline{68.0\% $\pm$ 3.1\% (256)}" in text and text.startswith(r"\begin{tabular}{lllrr}")
     assert "a_b & 5% \\| $x" in mb.to_markdown(frame, ["reward"])
 

@@ -9,16 +9,51 @@ This module may be imported without pandas; only the functions that return or re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from negolab.errors import NegolabError
+from negolab.papers.tables import (
+    LOWER_IS_BETTER,
+    METRIC_LABELS,
+    METRICS,
+    TABLE_METRICS,
+    format_cell,
+    missing,
+    number,
+    to_latex,
+    to_markdown,
+)
 from negolab.paths import data_dir
 
 if TYPE_CHECKING:
     import pandas as pd
+
+__all__ = [
+    "ARXIV",
+    "DEAL_ONLY",
+    "EPISODES",
+    "EXAMPLE_TRAINED",
+    "EXAMPLE_UNTRAINED",
+    "LOWER_IS_BETTER",
+    "METRICS",
+    "METRIC_LABELS",
+    "OURS",
+    "PAPER",
+    "RADAR_SELLERS",
+    "TABLES",
+    "TABLE_METRICS",
+    "ExampleRun",
+    "Offer",
+    "Which",
+    "format_cell",
+    "implied_violations",
+    "side_by_side",
+    "table",
+    "to_latex",
+    "to_markdown",
+]
 
 ARXIV = "2607.05863"
 
@@ -30,27 +65,8 @@ OURS = "ours (scripted)"
 EPISODES = 256
 """Episodes behind one row: 128 held-out products, twice each (table 7; the caption of table 9)."""
 
-METRIC_LABELS: dict[str, str] = {
-    "reward": "Reward",
-    "surplus_ratio": "Seller Surplus Extraction Ratio",
-    "deal_rate": "Deal Rate",
-    "distinct_buyers": "Distinct Buyers Engaged",
-    "top_buyer_rate": "Deal on Top Buyer Rate",
-    "below_cost_rate": "Sell-Below-Cost Error Rate",
-    "violation_rate": "Violation Rate (all kinds)",
-    "sell_above_cost_accuracy": "Sell-Above-Cost Accuracy",
-}
-"""Column name -> the paper's label, in the order of tables 1 and 9. Violations of all kinds are not published."""
-
-METRICS: tuple[str, ...] = tuple(METRIC_LABELS)
-
-TABLE_METRICS: tuple[str, ...] = METRICS[:6]
-"""The six metric columns of tables 1, 2, 9 and 10."""
-
 DEAL_ONLY: frozenset[str] = frozenset({"surplus_ratio", "top_buyer_rate"})
 """Metrics over episodes that end in a deal; the paper does not print their n."""
-
-LOWER_IS_BETTER: frozenset[str] = frozenset({"below_cost_rate", "violation_rate"})
 
 RADAR_SELLERS: tuple[str, ...] = (
     "Qwen3-30B-A3B-Instruct-2507-trained",
@@ -199,7 +215,7 @@ def _with_remainder(shares: pd.DataFrame) -> pd.DataFrame:
 
     ranks, records = ("rank1", "rank2", "rank3"), []
     for row in shares.to_dict("records"):
-        unstated = [rank for rank in ranks if _missing(row[rank])]
+        unstated = [rank for rank in ranks if missing(row[rank])]
         derived = unstated[0] if len(unstated) == 1 else None
         if derived is not None:
             row[derived] = round(1 - sum(row[rank] for rank in ranks if rank != derived), 3)
@@ -234,9 +250,9 @@ def side_by_side(ours: pd.DataFrame, which: Which, source: str = OURS) -> pd.Dat
     records += [_our_record(row, source) for row in _wide_records(ours)]
     for record in records:
         for part, value in (("", 1 - record["below_cost_rate"]), ("_se", record["below_cost_rate_se"])):
-            if _missing(record["sell_above_cost_accuracy" + part]):
+            if missing(record["sell_above_cost_accuracy" + part]):
                 record["sell_above_cost_accuracy" + part] = value
-        if _missing(record["sell_above_cost_accuracy_n"]):
+        if missing(record["sell_above_cost_accuracy_n"]):
             record["sell_above_cost_accuracy_n"] = record["below_cost_rate_n"]
     columns = ["seller", "source", "params", *(m + part for m in METRICS for part in ("", "_se", "_n"))]
     frame = pd.DataFrame(records, columns=columns)
@@ -249,20 +265,12 @@ def _file(which: str) -> str:
     return _WHICH_FILE[which]
 
 
-def _missing(value: Any) -> bool:
-    return value is None or repr(value) == "<NA>" or value != value
-
-
-def _number(value: Any) -> float:
-    return float("nan") if _missing(value) else float(value)
-
-
 def _paper_record(row: dict[Any, Any]) -> dict[str, Any]:
     record: dict[str, Any] = {"seller": row["seller"], "source": PAPER, "params": row["params"]}
     for metric in METRICS:
         published = metric in TABLE_METRICS
-        record[metric] = _number(row.get(metric))
-        record[metric + "_se"] = _number(row.get(metric + "_se"))
+        record[metric] = number(row.get(metric))
+        record[metric + "_se"] = number(row.get(metric + "_se"))
         record[metric + "_n"] = float(EPISODES) if published and metric not in DEAL_ONLY else float("nan")
     return record
 
@@ -272,11 +280,11 @@ def _our_record(row: dict[Any, Any], source: str) -> dict[str, Any]:
     record: dict[str, Any] = {
         "seller": str(row["seller"]),
         "source": source,
-        "params": "" if _missing(params) else str(params),
+        "params": "" if missing(params) else str(params),
     }
     for metric in METRICS:
         for part in ("", "_se", "_n"):
-            record[metric + part] = _number(row.get(metric + part))
+            record[metric + part] = number(row.get(metric + part))
     return record
 
 
@@ -288,83 +296,3 @@ def _wide_records(ours: pd.DataFrame) -> list[dict[Any, Any]]:
         record = by_seller.setdefault(str(row["seller"]), {"seller": row["seller"]})
         record |= {row["metric"]: row["mean"], f"{row['metric']}_se": row.get("se"), f"{row['metric']}_n": row.get("n")}
     return list(by_seller.values())
-
-
-def _digits(metric: str, value: float, signed: bool = True) -> str:
-    """Print as the paper does: signed ratios with three digits, rates in per cent with one, counts with two."""
-    if metric in ("reward", "surplus_ratio"):
-        return f"{value:+z.3f}" if signed else f"{value:.3f}"
-    if metric == "distinct_buyers":
-        return f"{value:.2f}"
-    if metric == "top_buyer_rate":
-        return f"{value:.3f}"
-    return f"{100 * value:.1f}%"
-
-
-def format_cell(metric: str, mean: float, se: float = float("nan"), n: float = float("nan")) -> str:
-    """``mean ± se (n)``: "n/a" for a mean without episodes or the error of a single one; an unknown n is left out."""
-    if _missing(mean):
-        return "n/a"
-    error = "n/a" if _missing(se) else _digits(metric, se, signed=False)
-    count = "" if _missing(n) else f" ({int(n)})"
-    return f"{_digits(metric, mean)} ± {error}{count}"
-
-
-def _places(values: Sequence[float], metric: str) -> list[int]:
-    """1 for the best printed value, 2 for the next, else 0; equal in print is equal, and one value alone is no best."""
-    seen = [None if _missing(v) else float(_digits(metric, v).rstrip("%")) for v in values]
-    order = sorted({v for v in seen if v is not None}, reverse=metric not in LOWER_IS_BETTER)
-    if sum(v is not None for v in seen) < 2:
-        return [0] * len(seen)
-    return [0 if v is None or order.index(v) > 1 else order.index(v) + 1 for v in seen]
-
-
-def _cells(
-    frame: pd.DataFrame, metrics: Sequence[str] | None, group: str, best: str, second: str
-) -> tuple[list[str], list[list[str]]]:
-    """Header and body of a printed table; ``best`` and ``second`` are templates for the two best cells of a group."""
-    chosen = [m for m in METRICS if m in frame.columns] if metrics is None else list(metrics)
-    leading = [c for c in ("seller", "source", "params") if c in frame.columns]
-    rows = frame.to_dict("records")
-    body = [[str(row[c]) for c in leading] for row in rows]
-    groups = {str(row.get(group, "")) for row in rows}
-    for metric in chosen:
-        column = [format_cell(metric, *(_number(r.get(metric + p)) for p in ("", "_se", "_n"))) for r in rows]
-        for name in groups:
-            members = [i for i, row in enumerate(rows) if str(row.get(group, "")) == name]
-            for i, place in zip(members, _places([_number(rows[i].get(metric)) for i in members], metric), strict=True):
-                column[i] = (column[i], best.format(column[i]), second.format(column[i]))[place]
-        for line, cell in zip(body, column, strict=True):
-            line.append(cell)
-    arrows = [METRIC_LABELS.get(m, m) + (" ↓" if m in LOWER_IS_BETTER else " ↑") for m in chosen]
-    return [c.capitalize() for c in leading] + arrows, body
-
-
-def to_markdown(frame: pd.DataFrame, metrics: Sequence[str] | None = None, group: str = "source") -> str:
-    """A ``side_by_side`` frame as Markdown: ``mean ± se (n)``, the best per column bold, the second underlined.
-
-    Best is judged within each value of ``group``, so that the paper's models and scripted players do not compete.
-    """
-    head, body = _cells(frame, metrics, group, "**{}**", "<u>{}</u>")
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
-def to_latex(frame: pd.DataFrame, metrics: Sequence[str] | None = None, group: str = "source") -> str:
-    """The same table as a LaTeX ``tabular`` (needs ``booktabs``)."""
-    head, body = _cells(frame, metrics, group, "\x01{}\x03", "\x02{}\x03")
-    columns = "l" * (len(head) - sum(h[-1] in "↑↓" for h in head)) + "r" * sum(h[-1] in "↑↓" for h in head)
-    lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", _latex_row(head), "\\midrule"]
-    lines += [_latex_row(line) for line in body]
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
-
-
-_LATEX = str.maketrans(
-    {c: "\\" + c for c in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "\x01": r"\textbf{", "\x02": r"\underline{", "\x03": "}"}
-)
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
