@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.errors import NegolabError
@@ -37,6 +37,8 @@ _CHUNK = 64
 """Episodes that a worker plays before it reports: small enough that a kill loses little, large enough to batch."""
 _CHUNK_OWN = 8
 """The same for players of the user's own, which may be slow or fail: a lost worker loses less."""
+_WINDOWS = 4
+"""The same for language models, in windows of open episodes: at a chunk's end their batches run thin."""
 _SLOW = 0.05
 """Seconds for one tick above which players count as slow; scripted ones take about a thousandth."""
 
@@ -175,7 +177,8 @@ def evaluate(
             for line in _told(writer.set_aside):
                 say(line)
         with closing(_fresh(made, writer, workers)) as fresh:
-            _write_all(writer, fresh, len(made.schedule), progress)
+            for episode, reason in _write_all(writer, fresh, len(made.schedule), progress):
+                made.cast().dropped(episode, reason)
         if writer.n_owed:
             raise NegolabError(
                 f"{writer.n_owed} of {len(made.schedule)} episodes could not be played ({made.cast().why}); what was "
@@ -188,7 +191,15 @@ def evaluate(
     return found
 
 
-Batch = tuple[list[int], list[bytes]]
+class Batch(NamedTuple):
+    """What has come of some owed episodes."""
+
+    numbers: list[int]
+    """Those that are finished."""
+    lines: list[bytes]
+    """Their records."""
+    dropped: list[tuple[int, str]]
+    """Those that could not be played, and why."""
 
 
 def _told(set_aside: list[str], most: int = 5) -> Iterator[str]:
@@ -198,14 +209,18 @@ def _told(set_aside: list[str], most: int = 5) -> Iterator[str]:
         yield f"and {len(set_aside) - most} more lines like these"
 
 
-def _write_all(writer: RunWriter, batches: Iterable[Batch], total: int, progress: bool | None) -> None:
+def _write_all(
+    writer: RunWriter, batches: Iterable[Batch], total: int, progress: bool | None
+) -> Iterator[tuple[int, str]]:
+    """Store what comes; yields the episodes that could not be played."""
     from tqdm import tqdm
 
     disable = None if progress is None else not progress
     with tqdm(total=total, initial=writer.n_done, unit="episode", disable=disable, mininterval=0.5) as bar:
-        for numbers, lines in batches:
+        for numbers, lines, dropped in batches:
             writer.append(numbers, lines)
             bar.update(len(numbers))
+            yield from dropped
 
 
 def _fresh(made: Plan, writer: RunWriter, workers: int) -> Generator[Batch, None, None]:
@@ -214,56 +229,56 @@ def _fresh(made: Plan, writer: RunWriter, workers: int) -> Generator[Batch, None
     if workers == 1:
         yield from _play_here(made, owed, writer.folder)
         return
-    # Short runs of slow players are shared out as well, not given to the first worker in one chunk.
-    most = _CHUNK if made.scripted else _CHUNK_OWN
-    size = max(1, min(most, writer.n_owed // (2 * workers)))
     chunks = iter(lambda: list(islice(owed, size)), [])
+    size = _chunk(made, writer.n_owed, workers)
     yield from spread(_worker, (made, writer.folder), chunks, workers)
+
+
+def _chunk(made: Plan, owed: int, workers: int) -> int:
+    """How many episodes a worker is given at once. Results come as they are there, so it only is a matter of who
+    waits for whom: short runs of slow players are shared out, not given to the first worker in one chunk."""
+    if made.cast().models:  # the more, the larger the batches: each gets its share, and of long runs a fair part
+        windows = [player.window for player in made.cast().models]
+        return max(1, min(_WINDOWS * max(windows), -(-owed // workers)))
+    return max(1, min(_CHUNK if made.scripted else _CHUNK_OWN, owed // (2 * workers)))
 
 
 def _play_here(made: Plan, owed: Iterable[int], folder: Path) -> Iterator[Batch]:
     """Play the owed episodes in this process, in batches of those that ended together."""
     cast = made.cast()
     cast.keep_replies(folder)
-    numbers: list[int] = []
-    lines: list[bytes] = []
+    batch = Batch([], [], [])
     began = last = time.monotonic()
     slow = False
+    told = ticks(
+        (made.schedule[i] for i in owed), cast.seller, cast.buyers, dropped=lambda *what: batch.dropped.append(what)
+    )
     try:
-        for ended in ticks((made.schedule[i] for i in owed), cast.seller, cast.buyers, dropped=cast.dropped):
-            numbers += [episode.scenario.episode for episode in ended]
-            lines += [episode.to_line() for episode in ended]
+        for ended in told:
+            batch.numbers.extend(episode.scenario.episode for episode in ended)
+            batch.lines.extend(episode.to_line() for episode in ended)
             now = time.monotonic()
             # Fast players' episodes are written in batches. Once a player (a model) was slow, every tick's are, before
             # anybody is asked again: the next answer may take minutes, or be interrupted.
             slow, began = slow or now - began > _SLOW, now
-            if lines and (slow or len(lines) >= _CHUNK or now - last > 0.2):
-                yield numbers, lines
-                numbers, lines, last = [], [], now
+            if batch.lines and (slow or len(batch.lines) >= _CHUNK or now - last > 0.2):
+                yield batch
+                batch, last = Batch([], [], []), now
                 began = time.monotonic()
     except GeneratorExit:
         raise
     except BaseException:  # a player that failed, or Ctrl-C: what is finished is kept all the same
-        if lines:
-            yield numbers, lines
+        if batch.lines:
+            yield batch
         raise
-    if lines:
-        yield numbers, lines
+    if any(batch):
+        yield batch
 
 
-def _worker(given: tuple[Plan, Path]) -> Callable[[list[int]], Batch]:
-    """A worker process's function from owed episodes to their lines."""
+def _worker(given: tuple[Plan, Path]) -> Callable[[list[int]], Iterator[Batch]]:
+    """A worker process's function from owed episodes to what comes of them."""
     made, folder = given
-
-    def work(owed: list[int]) -> Batch:
-        numbers: list[int] = []
-        lines: list[bytes] = []
-        for batch in _play_here(made, owed, folder):
-            numbers += batch[0]
-            lines += batch[1]
-        return numbers, lines
-
-    return work
+    return lambda owed: _play_here(made, owed, folder)
 
 
 def summarise_run(run: Run) -> dict[str, Estimate]:

@@ -1,5 +1,8 @@
 """Worker processes for tasks whose results only the parent keeps.
 
+A task may have any number of results, each sent as soon as it is there: whoever waits for slow work is told of what is
+finished, and a lost worker loses only what was under way.
+
 One pipe per worker, for these reasons: a worker that is killed while it sends shows as the end of its own pipe, where
 workers that share a pipe would block each other and the parent for ever; and a worker whose parent is gone, however it
 went, sees the other end of the same pipe close and leaves at once, also in the middle of a task.
@@ -29,8 +32,11 @@ _AHEAD = 2  # tasks that a worker has in hand: one in play and one waiting, so t
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def spread(setup: Callable[[A], Callable[[T], R]], argument: A, tasks: Iterable[T], count: int) -> Iterator[R]:
-    """Results of ``tasks`` as they come in, from at most ``count`` processes that each call ``setup(argument)`` once.
+def spread(
+    setup: Callable[[A], Callable[[T], Iterable[R]]], argument: A, tasks: Iterable[T], count: int
+) -> Iterator[R]:
+    """All results of ``tasks`` as they come in, from at most ``count`` processes that each call ``setup(argument)``
+    once; what that returns is called with a task and gives its results one after the other.
 
     ``setup``, tasks and results must be picklable. Raises ``NegolabError`` when a worker is lost or when it raised one,
     ``RuntimeError`` with the worker's traceback for any other error. However the iteration ends, no process stays.
@@ -52,12 +58,14 @@ def spread(setup: Callable[[A], Callable[[T], R]], argument: A, tasks: Iterable[
         while busy:
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
-                result = worker.receive()
+                finished, result = worker.receive()
+                if not finished:
+                    yield result
+                    continue
                 for task in islice(todo, 1):
                     worker.send(task)
                 if not worker.in_hand:
                     del busy[worker.connection]
-                yield result
     finally:
         for worker in workers:
             worker.connection.close()
@@ -87,14 +95,16 @@ class _Worker:
         except OSError:
             raise self._lost() from None
 
-    def receive(self) -> Any:
+    def receive(self) -> tuple[bool, Any]:
+        """Whether a task is finished, and if not, one of its results."""
         try:
             kind, value = self.connection.recv()
         except (EOFError, OSError):
             raise self._lost() from None
-        self.in_hand -= 1
-        if kind == "result":
-            return value
+        if kind == "finished":
+            self.in_hand -= 1
+        if kind in ("finished", "result"):
+            return kind == "finished", value
         raise NegolabError(value) if kind == "mistake" else RuntimeError(f"in a worker process:\n{value}")
 
     def end(self) -> None:
@@ -165,7 +175,9 @@ def _serve(connection: Connection) -> None:
         setup, argument = pickle.loads(inbox.get())
         work = setup(argument)
         while True:
-            connection.send(("result", work(pickle.loads(inbox.get()))))
+            for result in work(pickle.loads(inbox.get())):
+                connection.send(("result", result))
+            connection.send(("finished", None))
     except NegolabError as error:
         answer = ("mistake", str(error))
     except Exception:

@@ -216,8 +216,8 @@ def test_how_many_episodes_are_open_at_once_does_not_matter(seller):
     made = plan(Settings(seller, "ood_diverse", products=6, per_product=2))
 
     def lines(window: int) -> list[bytes]:
-        players = made.players()
-        played = play(made.schedule, *players, window=window)
+        cast = made.cast()
+        played = play(made.schedule, cast.seller, cast.buyers, window=window)
         return [episode.to_line() for episode in sorted(played, key=lambda e: e.scenario.episode)]
 
     first = lines(256)
@@ -242,7 +242,8 @@ def golden(name: str, found: object) -> object:
 def sample_lines(seller: str, name: str, products: int | None = None) -> list[bytes]:
     """One episode of each product of the sample, as they are stored."""
     made = plan(Settings(seller, name, split="all", products=products, per_product=1, seed=0))
-    return [e.to_line() for e in sorted(play(made.schedule, *made.players()), key=lambda e: e.scenario.episode)]
+    played = play(made.schedule, made.cast().seller, made.cast().buyers)
+    return [e.to_line() for e in sorted(played, key=lambda e: e.scenario.episode)]
 
 
 def test_the_streams_are_pinned():

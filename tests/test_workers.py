@@ -22,7 +22,7 @@ def squares(offset):
             os._exit(7)
         if number == 16:
             time.sleep(60)
-        return number * number + offset
+        yield number * number + offset
 
     return work
 
@@ -38,6 +38,49 @@ def test_every_task_comes_back_once(count):
     assert not multiprocessing.active_children()
 
 
+def counted(pause):
+    """A setup whose work counts up to its task, and waits before the last number."""
+
+    def work(number):
+        for i in range(number):
+            if i == number - 1:
+                time.sleep(pause)
+            yield number, i
+
+    return work
+
+
+def test_a_task_may_have_any_number_of_results():
+    assert sorted(spread(counted, 0, [0, 3, 1, 0, 2], 2)) == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
+    assert list(spread(counted, 0, [0, 0, 0], 2)) == []
+
+
+def test_a_result_comes_before_its_task_is_finished():
+    results = spread(counted, 60, [3], 1)
+    began = time.monotonic()
+    assert [next(results), next(results)] == [(3, 0), (3, 1)]
+    results.close()
+    assert time.monotonic() - began < 30
+    assert not multiprocessing.active_children()
+
+
+def unlucky(argument):
+    """A setup whose work fails after two results."""
+
+    def work(number):
+        yield from (1, 2)
+        raise NegolabError("no third")
+
+    return work
+
+
+def test_what_came_before_an_error_is_given_out():
+    results = spread(unlucky, 0, ["task"], 1)
+    assert [next(results), next(results)] == [1, 2]
+    with pytest.raises(NegolabError, match="no third"):
+        next(results)
+
+
 def test_no_task_no_process():
     assert list(spread(squares, 0, [], 4)) == []
 
@@ -49,7 +92,7 @@ def test_large_tasks_and_results_do_not_block_each_other():
 
 def doubled_length(first):
     """Setup and task are both large."""
-    return lambda second: len(first) + len(second)
+    return lambda second: [len(first) + len(second)]
 
 
 @pytest.mark.parametrize(
