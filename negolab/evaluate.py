@@ -6,16 +6,19 @@ of workers, and after any crash and resume, as long as the players are determini
 """
 
 import os
+import platform
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from negolab import costs
 from negolab.catalog import SAMPLE, Catalog, load_catalog
+from negolab.cluster import Cluster, joined
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
 from negolab.policies.cast import Cast, make_cast
@@ -26,12 +29,12 @@ from negolab.report import metrics_csv
 from negolab.rollout import ticks
 from negolab.scenario import Schedule, regime
 from negolab.statistics import Estimate
-from negolab.store import DAMAGED, METRICS_CSV, Run, new_manifest
+from negolab.store import DAMAGED, METRICS_CSV, PID, Run, new_manifest
 from negolab.verify import Scripted, check_record, names_of
 from negolab.workers import spread
 from negolab.writer import RunWriter
 
-__all__ = ["Plan", "Settings", "evaluate", "metrics_csv", "plan", "summarise_run"]
+__all__ = ["Plan", "Settings", "Watcher", "evaluate", "metrics_csv", "plan", "summarise_run"]
 
 _CHUNK = 64
 """Episodes that a worker plays before it reports: small enough that a kill loses little, large enough to batch."""
@@ -71,13 +74,15 @@ class Plan:
     settings: Settings
     catalog: Catalog
     schedule: Schedule
+    max_cost: float | None = None
+    """No further episode is begun once the run has used so many dollars; None: no limit."""
     _cast: Cast | None = field(default=None, init=False, repr=False)
 
-    def __getstate__(self) -> tuple[Settings, Catalog, Schedule]:
-        return self.settings, self.catalog, self.schedule  # players are made anew in every process
+    def __getstate__(self) -> tuple[Settings, Catalog, Schedule, float | None]:
+        return self.settings, self.catalog, self.schedule, self.max_cost  # players are made anew in every process
 
-    def __setstate__(self, state: tuple[Settings, Catalog, Schedule]) -> None:
-        self.settings, self.catalog, self.schedule = state
+    def __setstate__(self, state: tuple[Settings, Catalog, Schedule, float | None]) -> None:
+        self.settings, self.catalog, self.schedule, self.max_cost = state
         self._cast = None
 
     @property
@@ -93,6 +98,11 @@ class Plan:
         if self._cast is None:
             self._cast = make_cast(self.settings.seller, self.settings.buyers, self.schedule)
         return self._cast
+
+    @property
+    def models(self) -> dict[str, ModelSpec]:
+        """The language models by the names they play under."""
+        return {model.name: model.spec for model in self.cast().models}
 
     @property
     def scripted(self) -> bool:
@@ -147,24 +157,48 @@ def plan(settings: Settings, data: str | Path | Catalog = SAMPLE) -> Plan:
     return made
 
 
+class Watcher(Protocol):
+    """Somebody who looks on while a run is played."""
+
+    def begin(self, made: Plan, folder: Path) -> None:
+        """The folder is open; what it holds of an earlier start is sound."""
+        ...
+
+    def add(self, lines: list[bytes]) -> None:
+        """These records were stored."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will come, whether all is finished or not."""
+        ...
+
+
 def evaluate(
-    settings: Settings,
+    settings: Settings | Plan,
     out: str | Path,
     data: str | Path | Catalog = SAMPLE,
     *,
-    workers: int = 1,
+    workers: int | None = 1,
+    ray: str | None = None,
     progress: bool | None = None,
     say: Callable[[str], object] | None = None,
+    watch: Watcher | None = None,
+    max_cost: float | None = None,
 ) -> dict[str, Estimate]:
     """Run or resume an evaluation in ``out`` and write its metrics; returns them.
 
-    ``progress``: show a bar; None: only on a terminal. ``say`` gets a line for each record found damaged and set aside,
-    and what language models have to say of themselves (chat template, context, memory).
+    ``settings`` may be a plan that was made of them already (``data`` is then not read again). ``progress``: show a
+    bar; None: only on a terminal; ``watch`` is told instead, if given. ``say`` gets a line for each record found
+    damaged and set aside, and what language models have to say of themselves (chat template, context, memory).
+    ``max_cost``: dollars after which no further episode is begun.
     Raises ``NegolabError`` for anything its user can mend, leaving what was finished in place.
     """
-    if type(workers) is not int or not 1 <= workers <= 256:
-        raise NegolabError(f"workers is {workers!r}; allowed: a whole number from 1 to 256")
-    made = plan(settings, data)
+    if (workers is not None or ray is None) and (type(workers) is not int or not 1 <= workers <= 256):
+        raise NegolabError(f"workers is {workers!r}; allowed: a whole number from 1 to 256, or with ray nothing")
+    made = settings if isinstance(settings, Plan) else plan(settings, data)
+    if max_cost is not None:
+        costs.check_priced(made.models, max_cost)
+        made.max_cost = max_cost
     manifest = made.manifest()
     # Only scripted players are asked again on a resume: others may answer differently, or cost money.
     judge = Scripted(made.cast().seller, made.cast().buyers).check if made.scripted else check_record
@@ -172,14 +206,25 @@ def evaluate(
     for line in made.cast().check(made.schedule):
         if say is not None:
             say(line)
-    with closing(made.cast()), RunWriter(out, manifest, made.schedule.products, check) as writer:
+    with (
+        closing(made.cast()),
+        _joined(made, ray, workers) as cluster,
+        RunWriter(out, manifest, made.schedule.products, check) as writer,
+    ):
         if say is not None:
             for line in _told(writer.set_aside):
                 say(line)
-        with closing(_fresh(made, writer, workers)) as fresh:
-            for episode, reason in _write_all(writer, fresh, len(made.schedule), progress):
-                made.cast().dropped(episode, reason)
+        with closing(_fresh(made, writer, workers or 1, cluster, say or _nobody)) as fresh:
+            if watch is not None:
+                watch.begin(made, writer.folder)
+            try:
+                for episode, reason in _write_all(writer, fresh, len(made.schedule), progress, watch):
+                    made.cast().dropped(episode, reason)
+            finally:
+                if watch is not None:
+                    watch.end()
         if writer.n_owed:
+            _check_spent(made, writer)
             raise NegolabError(
                 f"{writer.n_owed} of {len(made.schedule)} episodes could not be played ({made.cast().why}); what was "
                 "finished is kept, run the same command again to go on"
@@ -191,6 +236,17 @@ def evaluate(
     return found
 
 
+def _check_spent(made: Plan, writer: RunWriter) -> None:
+    """Say so where it was the cost that ended the run."""
+    if made.max_cost is not None:
+        spent = costs.account_of(writer.folder, made.models).dollars
+        if spent is not None and spent >= made.max_cost:
+            raise NegolabError(
+                f"stopped at --max-cost {made.max_cost:g}: {costs.dollars(spent)} used, {writer.n_owed} of "
+                f"{len(made.schedule)} episodes are owed; the same command with a larger sum goes on"
+            )
+
+
 class Batch(NamedTuple):
     """What has come of some owed episodes."""
 
@@ -200,6 +256,8 @@ class Batch(NamedTuple):
     """Their records."""
     dropped: list[tuple[int, str]]
     """Those that could not be played, and why."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of who played them."""
 
 
 def _told(set_aside: list[str], most: int = 5) -> Iterator[str]:
@@ -210,28 +268,56 @@ def _told(set_aside: list[str], most: int = 5) -> Iterator[str]:
 
 
 def _write_all(
-    writer: RunWriter, batches: Iterable[Batch], total: int, progress: bool | None
+    writer: RunWriter, batches: Iterable[Batch], total: int, progress: bool | None, watch: Watcher | None
 ) -> Iterator[tuple[int, str]]:
     """Store what comes; yields the episodes that could not be played."""
     from tqdm import tqdm
 
-    disable = None if progress is None else not progress
+    disable = True if watch is not None else None if progress is None else not progress
     with tqdm(total=total, initial=writer.n_done, unit="episode", disable=disable, mininterval=0.5) as bar:
-        for numbers, lines, dropped in batches:
+        for numbers, lines, dropped, _ in batches:
             writer.append(numbers, lines)
             bar.update(len(numbers))
+            if watch is not None:
+                watch.add(lines)
             yield from dropped
 
 
-def _fresh(made: Plan, writer: RunWriter, workers: int) -> Generator[Batch, None, None]:
-    """Play what is owed, here or spread over processes."""
+def _nobody(line: str) -> None:
+    """Who is told when nobody wants to be."""
+
+
+def _joined(made: Plan, ray: str | None, workers: int | None) -> AbstractContextManager[Cluster | None]:
+    return nullcontext() if ray is None else joined(ray, workers, [model.spec for model in made.cast().models])
+
+
+def _fresh(
+    made: Plan, writer: RunWriter, workers: int, cluster: Cluster | None, say: Callable[[str], object]
+) -> Generator[Batch, None, None]:
+    """Play what is owed: here, spread over processes, or over a Ray cluster."""
     owed = writer.owed()
-    if workers == 1:
+    if cluster is not None:
+        workers = cluster.workers
+    elif workers == 1:
         yield from _play_here(made, owed, writer.folder)
         return
-    chunks = iter(lambda: list(islice(owed, size)), [])
     size = _chunk(made, writer.n_owed, workers)
-    yield from spread(_worker, (made, writer.folder), chunks, workers)
+    chunks = iter(lambda: list(islice(owed, size)), [])
+    given = (made, writer.folder.resolve(), os.getpid())
+    if cluster is None:
+        yield from spread(_worker, given, chunks, workers)
+        return
+    told = set()
+    for batch in cluster.spread(_worker, given, chunks, _covered, say):
+        for line in [line for line in batch.notes if line not in told]:
+            told.add(line)
+            say(line)
+        yield batch
+
+
+def _covered(batch: Batch) -> list[int]:
+    """The episodes that a batch is the last word on."""
+    return batch.numbers + [episode for episode, _ in batch.dropped]
 
 
 def _chunk(made: Plan, owed: int, workers: int) -> int:
@@ -243,10 +329,16 @@ def _chunk(made: Plan, owed: int, workers: int) -> int:
     return max(1, min(_CHUNK if made.scripted else _CHUNK_OWN, owed // (2 * workers)))
 
 
-def _play_here(made: Plan, owed: Iterable[int], folder: Path) -> Iterator[Batch]:
-    """Play the owed episodes in this process, in batches of those that ended together."""
+def _play_here(made: Plan, owed: Iterable[int], folder: Path | None) -> Iterator[Batch]:
+    """Play the owed episodes in this process, in batches of those that ended together. ``folder``: the run's,
+    where models' replies are kept until their episodes are stored, or None where it is out of reach."""
     cast = made.cast()
-    cast.keep_replies(folder)
+    if folder is not None:
+        cast.keep_replies(folder)
+    if made.max_cost is not None:
+        if folder is None:
+            raise NegolabError("a cost limit needs a run folder that every machine of the Ray cluster can reach")
+        owed = costs.affordable(owed, costs.Meter(folder, made.models), made.max_cost)
     batch = Batch([], [], [])
     began = last = time.monotonic()
     slow = False
@@ -275,10 +367,29 @@ def _play_here(made: Plan, owed: Iterable[int], folder: Path) -> Iterator[Batch]
         yield batch
 
 
-def _worker(given: tuple[Plan, Path]) -> Callable[[list[int]], Iterator[Batch]]:
-    """A worker process's function from owed episodes to what comes of them."""
-    made, folder = given
-    return lambda owed: _play_here(made, owed, folder)
+def _worker(given: tuple[Plan, Path, int]) -> Callable[[list[int]], Iterator[Batch]]:
+    """A worker's function from owed episodes to what comes of them. Given: the plan, the run folder, its writer."""
+    made, folder, writer = given
+    reached = not made.cast().models or _reaches(folder, writer)
+    if reached:
+        return lambda owed: _play_here(made, owed, folder)
+    note = (
+        f"the run folder cannot be reached from {platform.node()}: there, replies are not kept before their episodes "
+        "end, and not counted in usage.json"
+    )
+
+    def work(owed: list[int]) -> Iterator[Batch]:
+        yield Batch([], [], [], (note,))
+        yield from _play_here(made, owed, None)
+
+    return work
+
+
+def _reaches(folder: Path, writer: int) -> bool:
+    """Whether this is the folder that the process ``writer`` holds open, and not one of the same name elsewhere."""
+    with suppress(OSError, ValueError):
+        return (folder / PID).read_text(encoding="utf-8").strip() == str(writer)
+    return False
 
 
 def summarise_run(run: Run) -> dict[str, Estimate]:
