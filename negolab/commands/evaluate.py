@@ -22,7 +22,15 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--products", type=whole(1), metavar="N", help="only the split's first N products")
     parser.add_argument("--seed", type=whole(0, MAX_SEED), default=0, help="seed of all markets (default: 0)")
     parser.add_argument(
-        "--workers", type=whole(1, 256), default=1, metavar="N", help="processes (same results for any N)"
+        "--workers", type=whole(1, 256), metavar="N", help="processes; same results for any N (default: 1)"
+    )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="play on a Ray cluster: of this machine, or the one at HOST:PORT, or auto for the one it belongs to; then "
+        "--workers is by default its processors, or what its GPUs hold of a model",
     )
     parser.add_argument("--list-options", action=_ListOptions, help="print the options of language models and leave")
     add_players(parser)
@@ -63,7 +71,14 @@ def run(args: argparse.Namespace) -> int:
     made = plan(settings, args.data)
     for warning in made.warnings:
         note(f"note: {warning}")
-    found = evaluate(settings, args.out, made.catalog, workers=args.workers, say=lambda line: note(f"note: {line}"))
+    found = evaluate(
+        settings,
+        args.out,
+        made.catalog,
+        workers=args.workers or (None if args.ray else 1),
+        ray=args.ray,
+        say=lambda line: note(f"note: {line}"),
+    )
     print(f"{made.who} on {made.catalog.name}, split {args.split}, {made.schedule.regime.name}, seed {args.seed}")
     print(metrics_table(found))
     print(f"written to {args.out}: manifest.json, products.jsonl, episodes.jsonl, metrics.csv")
