@@ -1,8 +1,8 @@
 """Real servers on the loopback interface that speak the chat completions dialect: one behaves, one does not.
 
-``ModelServer`` answers with a seller's legal words, a function of the seed and the messages alone, and keeps books: what
-it was asked, what it answered with status 200, how many requests were under way at once. ``faults`` says what it does
-instead, by request and try.
+``ModelServer`` answers with a seller's legal words, a function of the seed and the messages alone, and keeps books:
+what it was asked, what it answered with status 200, how many requests were under way at once. ``faults`` says what it
+does instead, by request and try.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -180,10 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if reset:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        try:
-            self.connection.shutdown(socket.SHUT_RDWR) if not reset else self.connection.close()
-        except OSError:
-            pass
+        with suppress(OSError):
+            self.connection.close() if reset else self.connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Http(ThreadingHTTPServer):

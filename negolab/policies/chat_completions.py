@@ -226,7 +226,7 @@ _PROMPT = re.compile(
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context length|maximum model length|context length exceeded"
     r"|exceeds? (?:the )?(?:available |maximum |model's )*context|longer than the model's context|prompt is too long"
-    r"|tokens. \+ .max_new_tokens. must be <="
+    r"|model's context length is|\+ .max_new_tokens. must be <="
 )
 
 
