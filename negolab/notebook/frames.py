@@ -21,6 +21,7 @@ from negolab.episodes import Episode
 from negolab.errors import NegolabError
 from negolab.metrics import METRICS, VIOLATIONS, Summary, buyer_types, closing_ranks, first_offer_match, paired
 from negolab.papers import multi_buyer as paper
+from negolab.policies.registry import SELLERS
 from negolab.statistics import Estimate
 from negolab.store import Run
 
@@ -185,6 +186,18 @@ def metrics(panel: Panel) -> pd.DataFrame:
     return numeric(rows, ["seller", "metric", "mean", "se", "se_clustered", "n"])
 
 
+def sources(panel: Panel) -> dict[str, str]:
+    """How each seller's rows are marked, by what its runs say of it."""
+    return {seller: _source(runs) for seller, runs in panel.items()}
+
+
+def _source(runs: Sequence[Run]) -> str:
+    played = runs[0].manifest["players"]["seller"]
+    if "engine" in played:
+        return paper.OURS_MODEL
+    return paper.OURS if played["name"] in SELLERS else paper.OURS_OWN
+
+
 def both_errors(found: pd.DataFrame, names: Sequence[str] = paper.TABLE_METRICS) -> pd.DataFrame:
     """The named metrics with both standard errors, and their ratio: how much repeated products cost in precision."""
     frame = found[found["metric"].isin(names)].copy()
@@ -206,15 +219,15 @@ def violations(panel: Panel) -> pd.DataFrame:
     return numeric(rows)
 
 
-def violation_rates(found: pd.DataFrame, which: paper.Which) -> pd.DataFrame:
-    """Below-cost and total violation rates, the paper's beside ours, largest first.
+def violation_rates(found: pd.DataFrame, which: paper.Which, source: Mapping[str, str]) -> pd.DataFrame:
+    """Below-cost and total violation rates, the paper's beside ours (``source`` by seller), largest first.
 
     The paper prints only the first kind; its total follows from reward = deal rate x surplus ratio - violation rate.
     ``tolerance`` is what rounding in print can shift it by.
     """
     theirs = paper.implied_violations(which).assign(source=paper.PAPER)
     wide = found.pivot(index="seller", columns="metric", values="mean")[["below_cost_rate", "violation_rate"]]
-    ours = wide.reset_index().assign(source=paper.OURS, tolerance=0.0)
+    ours = wide.reset_index().assign(source=lambda rows: rows["seller"].map(source), tolerance=0.0)
     columns = ["seller", "source", "below_cost_rate", "violation_rate", "tolerance"]
     both = pd.concat([theirs[columns], ours[columns]], ignore_index=True)
     return both.sort_values("violation_rate", ascending=False, kind="stable", ignore_index=True)
@@ -245,7 +258,7 @@ def ranks(panel: Panel) -> pd.DataFrame:
     rows = []
     for seller, runs in panel.items():
         found = closing_ranks(episodes(runs))
-        row = {"seller": seller, "source": paper.OURS, "n": max((e.n for e in found.values()), default=0)}
+        row = {"seller": seller, "source": _source(runs), "n": max((e.n for e in found.values()), default=0)}
         rows.append(row | {f"rank{rank}": e.mean for rank, e in found.items()})
     return numeric(rows)
 
@@ -299,7 +312,7 @@ def type_table(panel: Panel) -> pd.DataFrame:
     groups = {" + ".join(pooled): [run for seller in pooled for run in panel[seller]]} if len(pooled) > 1 else {}
     for seller, runs in (groups | panel).items():
         for kind, found in buyer_types(episodes(runs)).items():
-            row = {"buyer_type": kind, "source": paper.OURS, "seller": seller}
+            row = {"buyer_type": kind, "source": _source(runs), "seller": seller}
             for name, e in found.items():
                 row |= _parts(name, e)
             rows.append(row)

@@ -9,6 +9,7 @@ This module may be imported without pandas; only the functions that return or re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -40,6 +41,8 @@ __all__ = [
     "METRICS",
     "METRIC_LABELS",
     "OURS",
+    "OURS_MODEL",
+    "OURS_OWN",
     "PAPER",
     "RADAR_SELLERS",
     "TABLES",
@@ -61,6 +64,8 @@ Which = Literal["in_distribution", "ood_diverse"]
 
 PAPER = "paper"
 OURS = "ours (scripted)"
+OURS_MODEL = "ours (language model)"
+OURS_OWN = "ours (own player)"
 
 EPISODES = 256
 """Episodes behind one row: 128 held-out products, twice each (table 7; the caption of table 9)."""
@@ -235,8 +240,9 @@ def implied_violations(which: Which) -> pd.DataFrame:
     return rows[["seller", "below_cost_rate"]].assign(violation_rate=implied, tolerance=tolerance)
 
 
-def side_by_side(ours: pd.DataFrame, which: Which, source: str = OURS) -> pd.DataFrame:
-    """Our rows among the paper's, sorted by reward, every row marked ``"paper"`` or ``source``.
+def side_by_side(ours: pd.DataFrame, which: Which, source: str | Mapping[str, str] = OURS) -> pd.DataFrame:
+    """Our rows among the paper's, sorted by reward, every row marked ``"paper"`` or ``source`` (one for all, or by
+    seller).
 
     ``ours`` is either wide (``seller`` and, per metric, ``reward``, ``reward_se``, ``reward_n``) or long (``seller``,
     ``metric``, ``mean``, ``se``, ``n``, as in ``metrics.csv``). Absent metrics become NaN. The result is wide, with
@@ -247,7 +253,8 @@ def side_by_side(ours: pd.DataFrame, which: Which, source: str = OURS) -> pd.Dat
     if "seller" not in ours.columns:
         raise NegolabError(f"a table of results needs a column 'seller'; found: {', '.join(map(str, ours.columns))}")
     records = [_paper_record(row) for row in table(_file(which)).to_dict("records")]
-    records += [_our_record(row, source) for row in _wide_records(ours)]
+    for row in _wide_records(ours):
+        records.append(_our_record(row, source if isinstance(source, str) else source[str(row["seller"])]))
     for record in records:
         for part, value in (("", 1 - record["below_cost_rate"]), ("_se", record["below_cost_rate_se"])):
             if missing(record["sell_above_cost_accuracy" + part]):
