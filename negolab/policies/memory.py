@@ -21,6 +21,7 @@ GIB = 1 << 30
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _STEP = 16_384
 """Tokens of one forward pass at most: vLLM's own default on a large GPU, for engines in process."""
+_CPU_STEP = 4_096
 _RUNTIME = 1.5 * GIB
 """What CUDA, its graphs and the communication between GPUs take, whatever the model."""
 
@@ -113,7 +114,9 @@ def _need(config: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _attention(text: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head: int) -> tuple[int, int, int, bool]:
+def _attention(
+    text: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head: int
+) -> tuple[int, int, int, bool]:
     """Weights of one attention layer; stored heads, numbers stored per head and token; whether it is latent."""
     rank = _number(text, "kv_lora_rank")
     if rank:  # multi-head latent attention: one compressed vector and one rotary key per token
@@ -249,11 +252,13 @@ def estimate(
     batch: int = 1,
     length: int = 0,
     weights_on_disk: int = 0,
+    on_cpu: bool = False,
 ) -> Memory:
     """What each GPU must hold for ``batch`` conversations of ``length`` tokens (0: the model's context).
 
     ``weights_on_disk`` are the bytes of the safetensors files (``stored_bytes``), if known: exact also for quantised
-    weights, which the shapes alone do not tell. Raises ``NegolabError`` where the configuration says too little.
+    weights, which the shapes alone do not tell. ``on_cpu``: without what GPUs take besides. Raises ``NegolabError``
+    where the configuration says too little.
     """
     shape = shape_of(config)
     used = number_format(config, dtype)
@@ -264,8 +269,8 @@ def estimate(
         # Files in another number format are converted when loaded; quantised ones stay as they are.
         weights = weights_on_disk if config.get("quantization_config") else weights_on_disk * size // on_disk
     length = length or shape.context or 4096
-    activations = _STEP * (10 * shape.hidden + shape.wide // tensor_parallel) * size
-    activations += 2 * batch * shape.vocabulary * 4 + int(_RUNTIME)
+    activations = (_CPU_STEP if on_cpu else _STEP) * (10 * shape.hidden + shape.wide // tensor_parallel) * size
+    activations += 2 * batch * shape.vocabulary * 4 + (0 if on_cpu else int(_RUNTIME))
     return Memory(
         shape=shape,
         dtype=used,
