@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,37 +82,44 @@ class Meter:
         """``models``: the run's language models by the names they play under."""
         self._folder, self._models = Path(folder), dict(models)
         self._read: dict[Path, int] = {}  # bytes of each journal that are counted
-        self._used: dict[str, Usage] = {}
+        self._names: dict[Path, str] = {}  # by journal, what it calls itself
+        self._used, self._reached = _settled(self._folder)
 
     def account(self) -> Account:
         """Everything up to now. Files that are not there, or cannot be read, count nothing."""
-        try:
+        with suppress(OSError):
             paths = sorted(self._folder.glob(PATTERN))
-            # A finished run has settled: its account replaces the journals, of which nothing is left.
-            used = self._journals(paths) if paths or self._used else _settled(self._folder)
-        except OSError:
-            used = self._used
-        return Account(dict(used), self._cost(used))
+            if not paths and not self._read:  # perhaps it has settled since
+                self._used, self._reached = _settled(self._folder)
+            for path in paths:
+                self._follow(path)
+        return Account(dict(self._used), self._cost(self._used))
 
-    def _journals(self, paths: Iterable[Path]) -> dict[str, Usage]:
-        for path in paths:
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                new = file.read()
-            whole = new.rfind(b"\n") + 1  # a line that is being written is read next time
-            self._read[path] = self._read.get(path, 0) + whole
-            for line in new[:whole].splitlines():
-                self._count(line)
-        return self._used
+    def _follow(self, path: Path) -> None:
+        """Count what was added to a journal. A line that is being written is read next time."""
+        offset = self._read.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(offset)
+            new = file.read()
+        for line in new[: new.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._count(path, offset, line)
+            offset += len(line)
+        self._read[path] = offset
 
-    def _count(self, line: bytes) -> None:
+    def _count(self, path: Path, offset: int, line: bytes) -> None:
         try:
             data = orjson.loads(line)
         except ValueError:
             return
-        if isinstance(data, dict) and {"key", "player"} <= data.keys():
-            one = Usage(1, *[data.get(name) or 0 for name in Usage._fields[1:]])
-            self._used[data["player"]] = self._used.get(data["player"], Usage()).plus(one)
+        if not isinstance(data, dict):
+            return
+        if isinstance(data.get("journal"), str):
+            self._names[path] = data["journal"]
+        elif {"key", "player"} <= data.keys():
+            player = str(data["player"])
+            if offset >= self._reached.get((player, self._names.get(path, path.name)), 0):
+                one = Usage(1, *[data.get(name) or 0 for name in Usage._fields[1:]])
+                self._used[player] = self._used.get(player, Usage()).plus(one)
 
     def _cost(self, used: Mapping[str, Usage]) -> float | None:
         if not self._models:
@@ -126,14 +134,17 @@ class Meter:
         return spent if priced else None
 
 
-def _settled(folder: Path) -> dict[str, Usage]:
+def _settled(folder: Path) -> tuple[dict[str, Usage], dict[tuple[str, str], int]]:
+    """The account of what was settled, and how many bytes of each journal are in it, by player and journal."""
     try:
         data: Any = orjson.loads((folder / USAGE).read_bytes())
-        return {name: Usage(*[used[key] for key in Usage._fields]) for name, used in data.items()}
-    except FileNotFoundError:
-        return {}
+        used = {name: Usage(*[counts[key] for key in Usage._fields]) for name, counts in data.items()}
+        reached = {(name, j): int(n) for name, counts in data.items() for j, n in counts.get("journals", {}).items()}
+    except OSError:
+        return {}, {}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return {}  # an account that somebody edited says nothing; the run itself is sound without it
+        return {}, {}  # an account that somebody edited says nothing; the run itself is sound without it
+    return used, reached
 
 
 def account_of(folder: str | Path, models: Mapping[str, ModelSpec]) -> Account:

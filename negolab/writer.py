@@ -63,12 +63,12 @@ class RunWriter:
         """What was found damaged and moved away when the folder was opened, one line each."""
 
     def __enter__(self) -> "RunWriter":
-        self._check_place()
+        self.check_place()
         with _disk(self.folder, ""):
             self.folder.mkdir(parents=True, exist_ok=True)
         self._lock()
         try:
-            self._check_place()  # another writer may have made it a run since
+            self.check_place()  # another writer may have made it a run since
             with _disk(self.folder, ""):
                 self._open()
         except BaseException:
@@ -138,7 +138,8 @@ class RunWriter:
 
     # -- opening ------------------------------------------------------------------------------------------------
 
-    def _check_place(self) -> None:
+    def check_place(self) -> None:
+        """Raises ``NegolabError`` where the folder is no place for this run: another run's, or something else's."""
         folder = self.folder
         if folder.exists() and not folder.is_dir():
             raise NegolabError(f"--out {folder} is a file; give a new folder, or a run folder to resume")

@@ -52,6 +52,7 @@ __all__ = [
     "Which",
     "format_cell",
     "implied_violations",
+    "published",
     "side_by_side",
     "table",
     "to_latex",
@@ -240,6 +241,12 @@ def implied_violations(which: Which) -> pd.DataFrame:
     return rows[["seller", "below_cost_rate"]].assign(violation_rate=implied, tolerance=tolerance)
 
 
+def published(which: Which) -> list[dict[str, Any]]:
+    """The paper's rows of table 9 or 10 in its order: ``seller``, ``source``, ``params``, and per metric the mean,
+    ``_se`` and ``_n``, NaN where it prints none."""
+    return [_paper_record(row) for row in table(_file(which)).to_dict("records")]
+
+
 def side_by_side(ours: pd.DataFrame, which: Which, source: str | Mapping[str, str] = OURS) -> pd.DataFrame:
     """Our rows among the paper's, sorted by reward, every row marked ``"paper"`` or ``source`` (one for all, or by
     seller).
@@ -252,7 +259,7 @@ def side_by_side(ours: pd.DataFrame, which: Which, source: str | Mapping[str, st
 
     if "seller" not in ours.columns:
         raise NegolabError(f"a table of results needs a column 'seller'; found: {', '.join(map(str, ours.columns))}")
-    records = [_paper_record(row) for row in table(_file(which)).to_dict("records")]
+    records = published(which)
     for row in _wide_records(ours):
         records.append(_our_record(row, source if isinstance(source, str) else source[str(row["seller"])]))
     for record in records:

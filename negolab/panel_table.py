@@ -1,0 +1,312 @@
+"""What a panel comes to: its runs read back, and tables of them beside the paper's rows.
+
+Every number is computed again from the stored episodes. A row says what it was measured on, so that a few markets of
+the bundled sample cannot be taken for the paper's 256 episodes; rows that were not played are in the table, with their
+reason. The paper's rows are shown where the markets are drawn as in the paper; its buyers were other models, which is
+said below the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from negolab import costs
+from negolab.catalog import SAMPLE
+from negolab.errors import DamagedRun, NegolabError
+from negolab.evaluate import summarise_run
+from negolab.metrics import METRICS, VIOLATIONS, paired
+from negolab.panel import MODEL, OWN, SCRIPTED, Entry, Panel
+from negolab.papers import tables
+from negolab.papers.tables import TABLE_METRICS, Cell, Grid
+from negolab.policies.spec import ModelSpec
+from negolab.report import columns
+from negolab.scenario import REGIMES, regime
+from negolab.statistics import Estimate
+from negolab.store import MANIFEST, Run
+
+PUBLISHED = "paper"
+NOT_PLAYED = "not played"
+FILES = ("table.md", "table.csv", "table.tex")
+
+_MAIN = (*TABLE_METRICS, "violation_rate")
+_KINDS = tuple("below_cost_rate" if kind == "below_cost" else f"violation_{kind}" for kind in VIOLATIONS)
+_MEASURED = (*_MAIN, *(kind for kind in _KINDS if kind not in _MAIN), "aborted_rate", "reward_bound")
+"""Metrics in the CSV file."""
+_DATA = {SAMPLE: "bundled sample", "amazon_history_price": "AmazonHistoryPrice"}
+_ORDER = (MODEL, OWN, SCRIPTED, PUBLISHED)
+
+
+@dataclass(slots=True)
+class Result:
+    """One row of a panel's table: ours or the paper's."""
+
+    seller: str
+    source: str
+    """``language model``, ``your own``, ``scripted``, or ``paper``."""
+    params: str = ""
+    reason: str = ""
+    """Why it was not played; empty for a row that was."""
+    episodes: int = 0
+    products: int = 0
+    data: str = ""
+    found: Mapping[str, Estimate] = field(default_factory=dict)
+    """Metrics of a finished run."""
+    versus: Mapping[str, Estimate] = field(default_factory=dict)
+    """Differences to the baseline on the same markets."""
+    account: costs.Account = field(default_factory=lambda: costs.Account({}, None))
+
+    @property
+    def markets(self) -> str:
+        """What it was measured on."""
+        return f"{self.episodes} on {self.products} products ({self.data})" if self.episodes else NOT_PLAYED
+
+    def record(self) -> dict[str, Any]:
+        """The row as ``papers.tables`` reads it."""
+        cells: dict[str, Any] = {"seller": self.seller, "source": self.source, "params": self.params or "n/a"}
+        cells["markets"] = self.markets
+        for name, e in self.found.items():
+            cells |= {name: e.mean, f"{name}_se": e.se, f"{name}_n": e.n or None}
+        return cells
+
+
+def models_of(panel: Panel, entry: Entry) -> dict[str, ModelSpec]:
+    """The language models of an entry's run by the names they play under. Two that differ in price under one name are
+    left out: nobody can say whose tokens are whose."""
+    found: dict[str, ModelSpec] = {}
+    differ = set()
+    for spec in (entry.seller, *panel.run.get("buyers", {}).values()):
+        if isinstance(spec, ModelSpec):
+            other = found.setdefault(spec.label, spec)
+            prices = ("price_input", "price_cached", "price_output")
+            if any(getattr(other, name) != getattr(spec, name) for name in prices):
+                differ.add(spec.label)
+    return {name: spec for name, spec in found.items() if name not in differ}
+
+
+def results(panel: Panel, out: Path, entries: Iterable[Entry], reasons: Mapping[str, str]) -> list[Result]:
+    """The rows of ``entries``, in their order; ``reasons`` by name for those that could not be played."""
+    runs: dict[str, Run] = {}
+    rows = []
+    for entry in entries:
+        row = Result(entry.name, entry.kind, entry.params, account=_account(panel, out, entry))
+        rows.append(row)
+        row.reason = reasons.get(entry.name, "")
+        if row.reason:
+            continue
+        try:
+            run = Run(out / entry.folder)
+            row.found = summarise_run(run)
+        except NegolabError as error:
+            row.reason = str(error)
+            continue
+        runs[entry.name] = run
+        name = str(run.manifest["data"]["name"])
+        row.episodes, row.products, row.data = run.n, len(run.products), _DATA.get(name, f"catalogue {name}")
+    base = runs.get(panel.baseline or "")
+    if base is not None:
+        for row in rows:
+            if row.seller in runs and row.seller != panel.baseline:
+                metrics = {name: METRICS[name] for name in TABLE_METRICS}
+                row.versus, _ = paired(base.episodes(complete=True), runs[row.seller].episodes(complete=True), metrics)
+    return rows
+
+
+def _account(panel: Panel, out: Path, entry: Entry) -> costs.Account:
+    return costs.account_of(out / entry.folder, models_of(panel, entry))
+
+
+def finished(folder: Path) -> bool:
+    """Whether the folder holds all episodes of its run, none of them damaged."""
+    if not (folder / MANIFEST).exists():
+        return False
+    try:
+        return all(True for _ in Run(folder).episodes(complete=True))
+    except DamagedRun:
+        return False
+
+
+def published_rows(panel: Panel) -> list[Result]:
+    """The paper's rows, where the panel's markets are drawn as the paper's; else none."""
+    from negolab.papers import multi_buyer
+
+    name = panel.run["regime"]
+    if regime(name, **panel.run.get("knobs", {})) != REGIMES[name]:
+        return []
+    rows = []
+    for record in multi_buyer.published(name):
+        found = {metric: _estimate(record, metric) for metric in TABLE_METRICS}
+        n = multi_buyer.EPISODES
+        rows.append(Result(record["seller"], PUBLISHED, record["params"], "", n, n // 2, "AmazonHistoryPrice", found))
+    return rows
+
+
+def _estimate(record: Mapping[str, float], metric: str) -> Estimate:
+    """A published mean. An n that the paper does not print is 0."""
+    mean, se, n = (record[metric + part] for part in ("", "_se", "_n"))
+    return Estimate(mean, None if tables.missing(se) else se, None, 0 if tables.missing(n) else int(n))
+
+
+def in_order(rows: Iterable[Result]) -> list[Result]:
+    """By source, ours first, and by reward within; rows that were not played at the end of theirs."""
+    return sorted(rows, key=lambda r: (_ORDER.index(r.source), bool(r.reason), -_reward(r)))
+
+
+def _reward(row: Result) -> float:
+    found = row.found.get("reward")
+    return -9.0 if found is None or found.mean is None else found.mean
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
+
+
+def main_grid(rows: Sequence[Result], baseline: str | None) -> Grid:
+    """The paper's columns, violations of all kinds, and the difference in reward to the baseline."""
+    leading = {"seller": "Seller", "source": "Source", "params": "Params", "markets": "Episodes"}
+    made = tables.grid([row.record() for row in rows], _MAIN, leading)
+    if baseline is None or not any(row.versus for row in rows):
+        return made
+    body = []
+    for row, line in zip(rows, made.body, strict=True):
+        e = row.versus.get("reward")
+        text = "baseline" if row.seller == baseline and row.source != PUBLISHED else "n/a"
+        body.append([*line, Cell(text if e is None else tables.format_cell("reward", *e[:2], e.n))])
+    head = [*made.head, f"Reward minus {baseline}'s, in pairs"]
+    return Grid(head, body, made.numeric | {len(made.head)}, made.rules)
+
+
+def _rates(rows: Sequence[Result]) -> Grid:
+    """Violations of our sellers by kind."""
+    names = (*_KINDS, "aborted_rate")
+    head = ["Seller", *(name.removesuffix("_rate").removeprefix("violation_").replace("_", " ") for name in names)]
+    body = []
+    for row in rows:
+        found = [row.found.get(name) for name in names]
+        body.append([Cell(row.seller), *(Cell("n/a" if e is None else tables.format_cell("", *e[:2])) for e in found)])
+    return Grid(head, body, frozenset(range(1, len(head))))
+
+
+def _spent(rows: Sequence[Result]) -> Grid:
+    """Tokens and cost of our sellers' runs, and in all."""
+    head = ["Seller", "Replies", "Prompt tokens", "cached", "Sampled tokens", "Seconds of replies", "Cost"]
+    head += ["Episodes per dollar"]
+    body = []
+    for row in rows:
+        used, paid = row.account.used, row.account.dollars
+        per = f"{row.episodes / paid:,.1f}" if paid and row.episodes else "n/a"
+        body.append(_spent_line(row.seller, used, costs.dollars(paid), per))
+    paid_rows = [row.account.dollars for row in rows]
+    known = [value for value in paid_rows if value is not None]
+    sum_text = costs.dollars(sum(known)) if len(known) == len(rows) else "n/a"
+    body.append(_spent_line("all", costs.total(row.account.used for row in rows), sum_text, "n/a"))
+    return Grid(head, body, frozenset(range(1, len(head))))
+
+
+def _spent_line(name: str, used: costs.Usage, paid: str, per: str) -> list[Cell]:
+    counts = [used.prompt_tokens, used.cached_tokens, used.completion_tokens]
+    shown = [f"{count:,}" if used.counted else "n/a" for count in counts]
+    return [Cell(text) for text in (name, f"{used.replies:,}", *shown, f"{used.seconds:,.1f}", paid, per)]
+
+
+def caption(panel: Panel, rows: Sequence[Result]) -> list[str]:
+    """What a reader of the table must know."""
+    run = panel.run
+    buyers = ", ".join(dict.fromkeys(spec.label for spec in run.get("buyers", {}).values()))
+    lines = [
+        f"Panel {panel.name}: {run['regime']}, split {run.get('split', 'test')}, seed {run.get('seed', 0)}, "
+        f"{run.get('per_product', 2)} episodes per product; buyers: {buyers or 'scripted'}. The same markets for every "
+        "seller of ours.",
+        "Cells: mean ± standard error (n); n/a: does not exist or is not published. Best per source in bold, second "
+        "underlined. Standard errors clustered by product are in table.csv.",
+    ]
+    if any(row.source == PUBLISHED for row in rows):
+        lines.append(
+            "Rows with source paper are arXiv 2607.05863's own, on its own buyers, which are language models that are "
+            "not published: they are no measurement of ours, and our rows are none of theirs."
+        )
+    if panel.baseline is not None:
+        lines.append(f"In pairs: the difference to {panel.baseline} on the same markets, with its own standard error.")
+    lines += [f"Not played: {row.seller}: {' '.join(row.reason.split())}" for row in rows if row.reason]
+    return lines
+
+
+def markdown(panel: Panel, rows: Sequence[Result]) -> str:
+    """``table.md``."""
+    ours = [row for row in rows if row.source != PUBLISHED]
+    parts = [tables.markdown(main_grid(rows, panel.baseline)), *(f"{line}\n" for line in caption(panel, rows))]
+    parts += ["Episodes that a seller ended by breaking a rule, by kind, and those that were aborted:\n"]
+    parts += [tables.markdown(_rates(ours))]
+    asked = [row for row in ours if row.account.by_player]
+    if asked:
+        parts += ["Tokens and cost:\n", tables.markdown(_spent(asked))]
+    return "\n".join(parts)
+
+
+def latex(panel: Panel, rows: Sequence[Result]) -> str:
+    """``table.tex``."""
+    notes = ["Needs \\usepackage{booktabs}.", *caption(panel, rows)]
+    return tables.latex(main_grid(rows, panel.baseline), notes)
+
+
+def csv_text(panel: Panel, rows: Sequence[Result]) -> str:
+    """``table.csv``: one line per row, full precision, ``n/a`` for what does not exist."""
+    parts = ("", "_se", "_se_clustered", "_n")
+    usage = ("replies", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
+    head = ["seller", "source", "params", "status", "reason", "data", "episodes", "products"]
+    head += [name + part for name in _MEASURED for part in parts]
+    head += [f"minus_baseline_{name}{part}" for name in TABLE_METRICS for part in parts]
+    head += [*usage, "cost_dollars", "episodes_per_dollar"]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(head)
+    for row in rows:
+        status = "published" if row.source == PUBLISHED else NOT_PLAYED if row.reason else "played"
+        line: list[Any] = [row.seller, row.source, row.params or None, status, row.reason or None, row.data or None]
+        line += [row.episodes or None, row.products or None]
+        for found, names in ((row.found, _MEASURED), (row.versus, TABLE_METRICS)):
+            for name in names:
+                e = found.get(name, Estimate(None, None, None, 0))
+                line += [*e[:3], e.n if row.source != PUBLISHED or e.n else None] if name in found else [None] * 4
+        used, paid = row.account.used, row.account.dollars
+        known = bool(row.account.by_player) and used.counted
+        line += [getattr(used, name) if known or (name == "replies" and used.replies) else None for name in usage]
+        line += [paid, row.episodes / paid if paid and row.episodes else None]
+        table.writerow(["n/a" if v is None else repr(v) if isinstance(v, float) else v for v in line])
+    return text.getvalue()
+
+
+def plain(panel: Panel, rows: Sequence[Result]) -> str:
+    """For the terminal: short heads, best and second marked by ``*`` and ``+``."""
+    made = main_grid(rows, panel.baseline)
+    heads = ["seller", "source", "params", "episodes", "reward", "surplus", "deals", "buyers", "top buyer"]
+    heads += ["below cost", "violations"]
+    heads += ["reward - baseline"] * (len(made.head) - len(heads))
+    ours = any(row.account.by_player for row in rows)
+    lines = [[*heads, "cost"] if ours else heads]
+    for row, body in zip(rows, made.body, strict=True):
+        cells = [cell.text for cell in body[:4]]
+        # n is in the column of episodes, and differs only for metrics of deals.
+        cells += [("", "*", "+")[cell.place] + cell.text.partition(" (")[0] for cell in body[4:]]
+        lines.append([*cells, costs.dollars(row.account.dollars)] if ours else cells)
+    return columns(lines)
+
+
+def write(panel: Panel, rows: Sequence[Result], out: Path) -> None:
+    """The three files, each whole or not at all. Raises ``NegolabError`` where they cannot be written."""
+    makers: tuple[Callable[[Panel, Sequence[Result]], str], ...] = (markdown, csv_text, latex)
+    for name, make in zip(FILES, makers, strict=True):
+        replace_text(out / name, make(panel, rows))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one step. Raises ``NegolabError`` where that is not possible."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise NegolabError(f"cannot write to {path}: {error.strerror or error}") from error
