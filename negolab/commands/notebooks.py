@@ -4,7 +4,10 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from negolab.notebook.profiles import Notebook
 
 DEFAULT_TIMEOUT = 1800
 """Seconds for one notebook."""
@@ -63,7 +66,7 @@ def run_notebooks(args: argparse.Namespace) -> int:
     from negolab.notebooks_runner import run
 
     notebooks = profiles.shipped()
-    selected = profiles.chosen(notebooks, args.only)
+    selected = _able(profiles.chosen(notebooks, args.only), named=bool(args.only))
     given = profiles.assign(profiles.load_profile(args.profile), dict(args.extra), notebooks, selected)
     profiles.settle_paths(given)
     named = args.out or next((mine["out"] for mine in given.values() if mine.get("out")), "")
@@ -90,6 +93,20 @@ def run_notebooks(args: argparse.Namespace) -> int:
             print(f"negolab: {result.name} failed: {result.error}; partial copy: {result.copy}", file=sys.stderr)
     print(f"{sum(r.ok for r in results)} of {len(results)} notebooks ran; copies, tables and figures: {out}")
     return 0 if all(result.ok for result in results) else 1
+
+
+def _able(selected: list["Notebook"], named: bool) -> list["Notebook"]:
+    """The notebooks that can run here. One that was asked for by name and cannot is an error."""
+    from negolab.errors import NegolabError
+    from negolab.report import note
+
+    for book in selected:
+        if book.lacks:
+            what = f"{book.name} needs {book.lacks}: pip install 'negolab[{book.extra}]'"
+            if named:
+                raise NegolabError(what)
+            note(f"note: left out: {what}")
+    return [book for book in selected if not book.lacks]
 
 
 def _data_line(data: str) -> str:

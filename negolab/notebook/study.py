@@ -18,6 +18,7 @@ from negolab.errors import NegolabError
 from negolab.evaluate import Settings, evaluate, plan
 from negolab.notebook.frames import Panel, Table
 from negolab.notebook.parameters import ParameterError, check
+from negolab.panel import load_panel
 from negolab.papers.multi_buyer import ARXIV
 from negolab.paths import notebooks_dir
 from negolab.policies.registry import SELLERS
@@ -172,7 +173,7 @@ def begin(name: str, **parameters: Any) -> Study:
     pair = [given[part] for part in ("weak", "strong") if given[part]]
     sellers = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip()) or SELLERS
     models = _models(given)
-    sellers = (*models, *sellers)
+    sellers = (*sellers, *models)
     if len(set(sellers)) < len(sellers):
         raise ParameterError(f"the sellers {', '.join(sellers)} name one twice")
     seeds = range(given["seed"], given["seed"] + given["seeds"])
@@ -201,8 +202,11 @@ def begin(name: str, **parameters: Any) -> Study:
 def _models(given: Mapping[str, Any]) -> dict[str, ModelSpec]:
     """The language models that the parameters name, by the name of their rows."""
     try:
-        options = key_values([part for part in given["options"].split(",") if part.strip()], "options")
+        options = key_values([part for part in given["options"].split(",") if part.strip()], "parameter options:")
         found = [spec_of(given["model"].strip(), options)] if given["model"].strip() else []
+        if given["panel"].strip():
+            entries = load_panel(given["panel"].strip()).entries
+            found += [entry.seller for entry in entries if isinstance(entry.seller, ModelSpec)]
     except NegolabError as error:
         raise ParameterError(str(error)) from None
     return {spec.label: spec for spec in found}
