@@ -21,7 +21,8 @@ from negolab.errors import DamagedRun, NegolabError
 from negolab.evaluate import summarise_run
 from negolab.metrics import METRICS, VIOLATIONS, paired
 from negolab.panel import MODEL, OWN, SCRIPTED, Entry, Panel
-from negolab.papers import tables
+from negolab.papers import multi_buyer, tables
+from negolab.papers.multi_buyer import OURS, OURS_MODEL, OURS_OWN, PAPER
 from negolab.papers.tables import TABLE_METRICS, Cell, Grid
 from negolab.policies.spec import ModelSpec
 from negolab.report import columns
@@ -29,7 +30,6 @@ from negolab.scenario import REGIMES, regime
 from negolab.statistics import Estimate
 from negolab.store import MANIFEST, Run
 
-PUBLISHED = "paper"
 NOT_PLAYED = "not played"
 FILES = ("table.md", "table.csv", "table.tex")
 
@@ -38,7 +38,8 @@ _KINDS = tuple("below_cost_rate" if kind == "below_cost" else f"violation_{kind}
 _MEASURED = (*_MAIN, *(kind for kind in _KINDS if kind not in _MAIN), "aborted_rate", "reward_bound")
 """Metrics in the CSV file."""
 _DATA = {SAMPLE: "bundled sample", "amazon_history_price": "AmazonHistoryPrice"}
-_ORDER = (MODEL, OWN, SCRIPTED, PUBLISHED)
+_SOURCES = {MODEL: OURS_MODEL, OWN: OURS_OWN, SCRIPTED: OURS}
+_ORDER = (*_SOURCES.values(), PAPER)
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class Result:
 
     seller: str
     source: str
-    """``language model``, ``your own``, ``scripted``, or ``paper``."""
+    """Whose row it is: ``multi_buyer.PAPER``, or one of its names for ours."""
     params: str = ""
     reason: str = ""
     """Why it was not played; empty for a row that was."""
@@ -93,7 +94,7 @@ def results(panel: Panel, out: Path, entries: Iterable[Entry], reasons: Mapping[
     runs: dict[str, Run] = {}
     rows = []
     for entry in entries:
-        row = Result(entry.name, entry.kind, entry.params, account=_account(panel, out, entry))
+        row = Result(entry.name, _SOURCES[entry.kind], entry.params, account=account(panel, out, entry))
         rows.append(row)
         row.reason = reasons.get(entry.name, "")
         if row.reason:
@@ -116,7 +117,8 @@ def results(panel: Panel, out: Path, entries: Iterable[Entry], reasons: Mapping[
     return rows
 
 
-def _account(panel: Panel, out: Path, entry: Entry) -> costs.Account:
+def account(panel: Panel, out: Path, entry: Entry) -> costs.Account:
+    """What the entry's run has used so far."""
     return costs.account_of(out / entry.folder, models_of(panel, entry))
 
 
@@ -132,8 +134,6 @@ def finished(folder: Path) -> bool:
 
 def published_rows(panel: Panel) -> list[Result]:
     """The paper's rows, where the panel's markets are drawn as the paper's; else none."""
-    from negolab.papers import multi_buyer
-
     name = panel.run["regime"]
     if regime(name, **panel.run.get("knobs", {})) != REGIMES[name]:
         return []
@@ -141,7 +141,7 @@ def published_rows(panel: Panel) -> list[Result]:
     for record in multi_buyer.published(name):
         found = {metric: _estimate(record, metric) for metric in TABLE_METRICS}
         n = multi_buyer.EPISODES
-        rows.append(Result(record["seller"], PUBLISHED, record["params"], "", n, n // 2, "AmazonHistoryPrice", found))
+        rows.append(Result(record["seller"], PAPER, record["params"], "", n, n // 2, "AmazonHistoryPrice", found))
     return rows
 
 
@@ -173,7 +173,7 @@ def main_grid(rows: Sequence[Result], baseline: str | None) -> Grid:
     body = []
     for row, line in zip(rows, made.body, strict=True):
         e = row.versus.get("reward")
-        text = "baseline" if row.seller == baseline and row.source != PUBLISHED else "n/a"
+        text = "baseline" if row.seller == baseline and row.source != PAPER else "n/a"
         body.append([*line, Cell(text if e is None else tables.format_cell("reward", *e[:2], e.n))])
     head = [*made.head, f"Reward minus {baseline}'s, in pairs"]
     return Grid(head, body, made.numeric | {len(made.head)}, made.rules)
@@ -212,18 +212,18 @@ def _spent_line(name: str, used: costs.Usage, paid: str, per: str) -> list[Cell]
     return [Cell(text) for text in (name, f"{used.replies:,}", *shown, f"{used.seconds:,.1f}", paid, per)]
 
 
-def caption(panel: Panel, rows: Sequence[Result]) -> list[str]:
-    """What a reader of the table must know."""
+def caption(panel: Panel, rows: Sequence[Result], best: str = "in bold", second: str = "underlined") -> list[str]:
+    """What a reader of the table must know; ``best`` and ``second`` say how those are marked."""
     run = panel.run
     buyers = ", ".join(dict.fromkeys(spec.label for spec in run.get("buyers", {}).values()))
     lines = [
         f"Panel {panel.name}: {run['regime']}, split {run.get('split', 'test')}, seed {run.get('seed', 0)}, "
         f"{run.get('per_product', 2)} episodes per product; buyers: {buyers or 'scripted'}. The same markets for every "
         "seller of ours.",
-        "Cells: mean ± standard error (n); n/a: does not exist or is not published. Best per source in bold, second "
-        "underlined. Standard errors clustered by product are in table.csv.",
+        f"Cells: mean ± standard error (n); n/a: does not exist or is not published. Best of a source {best}, second "
+        f"{second}. Standard errors clustered by product are in table.csv.",
     ]
-    if any(row.source == PUBLISHED for row in rows):
+    if any(row.source == PAPER for row in rows):
         lines.append(
             "Rows with source paper are arXiv 2607.05863's own, on its own buyers, which are language models that are "
             "not published: they are no measurement of ours, and our rows are none of theirs."
@@ -236,7 +236,7 @@ def caption(panel: Panel, rows: Sequence[Result]) -> list[str]:
 
 def markdown(panel: Panel, rows: Sequence[Result]) -> str:
     """``table.md``."""
-    ours = [row for row in rows if row.source != PUBLISHED]
+    ours = [row for row in rows if row.source != PAPER]
     parts = [tables.markdown(main_grid(rows, panel.baseline)), *(f"{line}\n" for line in caption(panel, rows))]
     parts += ["Episodes that a seller ended by breaking a rule, by kind, and those that were aborted:\n"]
     parts += [tables.markdown(_rates(ours))]
@@ -264,13 +264,13 @@ def csv_text(panel: Panel, rows: Sequence[Result]) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(head)
     for row in rows:
-        status = "published" if row.source == PUBLISHED else NOT_PLAYED if row.reason else "played"
+        status = "published" if row.source == PAPER else NOT_PLAYED if row.reason else "played"
         line: list[Any] = [row.seller, row.source, row.params or None, status, row.reason or None, row.data or None]
         line += [row.episodes or None, row.products or None]
         for found, names in ((row.found, _MEASURED), (row.versus, TABLE_METRICS)):
             for name in names:
                 e = found.get(name, Estimate(None, None, None, 0))
-                line += [*e[:3], e.n if row.source != PUBLISHED or e.n else None] if name in found else [None] * 4
+                line += [*e[:3], e.n if row.source != PAPER or e.n else None] if name in found else [None] * 4
         used, paid = row.account.used, row.account.dollars
         known = bool(row.account.by_player) and used.counted
         line += [getattr(used, name) if known or (name == "replies" and used.replies) else None for name in usage]
@@ -280,7 +280,7 @@ def csv_text(panel: Panel, rows: Sequence[Result]) -> str:
 
 
 def plain(panel: Panel, rows: Sequence[Result]) -> str:
-    """For the terminal: short heads, best and second marked by ``*`` and ``+``."""
+    """For the terminal: short heads, the best of a source marked by ¹ and the second by ²."""
     made = main_grid(rows, panel.baseline)
     heads = ["seller", "source", "params", "episodes", "reward", "surplus", "deals", "buyers", "top buyer"]
     heads += ["below cost", "violations"]
@@ -290,7 +290,8 @@ def plain(panel: Panel, rows: Sequence[Result]) -> str:
     for row, body in zip(rows, made.body, strict=True):
         cells = [cell.text for cell in body[:4]]
         # n is in the column of episodes, and differs only for metrics of deals.
-        cells += [("", "*", "+")[cell.place] + cell.text.partition(" (")[0] for cell in body[4:]]
+        marks = any(cell.place for line in made.body for cell in line)
+        cells += [cell.text.partition(" (")[0] + (" ", "¹", "²")[cell.place] * marks for cell in body[4:]]
         lines.append([*cells, costs.dollars(row.account.dollars)] if ours else cells)
     return columns(lines)
 
