@@ -32,7 +32,7 @@ class LanguageModel:
 
     def describe(self) -> dict[str, Any]:
         """Options that decide replies, and what the engine knows of its model."""
-        return {"name": self.name, **self.spec.deciding(), **self.engine.describe()}
+        return {**self.spec.deciding(), **self.engine.describe(), "name": self.name}
 
     def start(self, requests: Sequence[Request], inbox: Inbox) -> None:
         """Ask the engine for what the journal does not hold."""
