@@ -182,6 +182,8 @@ class ChatFormat:
         self._control = re.compile("|".join(map(re.escape, texts))) if texts else None
         self.control_ids = frozenset(tokenizer.convert_tokens_to_ids(texts)) | frozenset(tokenizer.all_special_ids)
         """Ids that only the template and the model may write."""
+        tags = tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
+        self._unread = frozenset(tokenizer.all_special_ids) - frozenset(tags)
         self._folds_system = not self._writes_system()
         prompt = self.text(_SAMPLE[:2])
         self.opened = prompt.rstrip().endswith("<think>")
@@ -226,8 +228,9 @@ class ChatFormat:
         return self.encode(self.text(messages))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, without control tokens."""
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        """The text of sampled ids: without special tokens, the tags around thinking excepted."""
+        kept = [token for token in ids if token not in self._unread]
+        text: str = self.tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
     def safe(self, text: str) -> str:

@@ -1,0 +1,274 @@
+"""A causal language model of transformers: what can be said before its weights are read, loading, one forward pass."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from negolab.errors import NegolabError
+from negolab.policies.chat_template import check_folder, check_gguf, first_line, hub_name, missing
+from negolab.policies.spec import TransformersSpec
+
+EXTRA = "models"
+UNLIMITED = 1 << 30
+"""The context of models that have no limit."""
+_BASE = "__base__"
+"""peft's name for no adapter."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Vendors' warnings and bars while something loads are not for the user of a player."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def source(spec: TransformersSpec) -> tuple[str, dict[str, Any]]:
+    """What ``from_pretrained`` is given for a model. Raises ``NegolabError`` where there is none."""
+    path = Path(spec.model)
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if path.is_file():
+        check_gguf(path)
+        return str(path.parent), {**options, "gguf_file": path.name}
+    if path.is_dir():
+        check_folder(path)
+        return str(path), {**options, "local_files_only": True}
+    return hub_name(spec.model), {**options, "revision": spec.revision or None}
+
+
+def load_config(spec: TransformersSpec) -> Any:
+    """The model's configuration. Raises ``NegolabError`` for one that is no causal language model."""
+    try:
+        from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+    except ImportError as error:
+        raise missing(EXTRA, error) from None
+    name, options = source(spec)
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(name, **options)
+    except ImportError as error:
+        raise missing(EXTRA, error) from None
+    except Exception as error:  # whatever a broken file makes of it
+        raise NegolabError(f"the model {spec.model} cannot be used: {first_line(error)}") from None
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        kind = getattr(config, "model_type", "?")
+        raise NegolabError(f"{spec.model} (type {kind}) is no causal language model that transformers can load")
+    return config
+
+
+def context_of(config: Any) -> int:
+    """Most tokens of prompt and reply together."""
+    text = config.get_text_config()
+    for name in ("max_position_embeddings", "n_positions", "max_sequence_length"):
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return UNLIMITED
+
+
+def device_of(spec: TransformersSpec) -> Any:
+    """The device to compute on. Raises ``NegolabError`` for one that is not there."""
+    try:
+        import torch
+    except ImportError as error:
+        raise missing(EXTRA, error) from None
+    given = spec.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(given)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise NegolabError(f"transformers:{spec.model}: device {given!r} cannot be used: {first_line(error)}") from None
+    return device
+
+
+def dtype_of(spec: TransformersSpec, config: Any, device: Any) -> str:
+    """The number format of the weights: for ``auto`` the model's own on a GPU, and float32 on a CPU."""
+    if spec.dtype != "auto":
+        return spec.dtype
+    if device.type == "cpu":
+        return "float32"
+    own = str(getattr(config.get_text_config(), "dtype", None) or getattr(config, "dtype", None) or "float32")
+    return own.removeprefix("torch.")
+
+
+def check_adapter(adapter: str, config: Any | None) -> dict[str, Any]:
+    """A LoRA adapter's configuration, held against the model's as far as its files tell; ``{}`` for one on the hub.
+
+    Raises ``NegolabError`` for a folder that holds no LoRA adapter, or one of another model.
+    """
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise missing(EXTRA, error) from None
+    folder = Path(adapter)
+    if not folder.exists():
+        hub_name(adapter)
+        return {}
+    try:
+        found = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise NegolabError(f"{adapter} holds no LoRA adapter: there is no readable adapter_config.json in it") from None
+    if not isinstance(found, dict) or found.get("peft_type") != "LORA":
+        kind = found.get("peft_type") if isinstance(found, dict) else None
+        raise NegolabError(f"{adapter} is an adapter of type {kind}; allowed: LORA")
+    weights = folder / "adapter_model.safetensors"
+    if not weights.is_file() and not (folder / "adapter_model.bin").is_file():
+        raise NegolabError(f"{adapter} holds no weights: there is no adapter_model.safetensors in it")
+    if config is not None and weights.is_file():
+        _check_shapes(adapter, _shapes(weights), config.get_text_config())
+    return found
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """The shapes of the tensors in a safetensors file, from its header."""
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(size if size < 1 << 27 else 0))
+        return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, struct.error, OverflowError):
+        raise NegolabError(f"{path} is damaged: its header cannot be read") from None
+
+
+def _check_shapes(adapter: str, shapes: Mapping[str, Sequence[int]], text: Any) -> None:
+    layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
+    for name, shape in shapes.items():
+        parts = name.split(".")
+        numbers = [int(part) for part in parts if part.isdigit()]
+        if layers is not None and numbers and numbers[0] >= layers:
+            raise NegolabError(f"{adapter} does not fit the model: it has a layer {numbers[0]}, the model {layers}")
+        # What goes into the queries' and keys' projections is the hidden state, in every decoder.
+        of_hidden = "lora_A" in parts and any(part in ("q_proj", "k_proj", "v_proj") for part in parts)
+        if hidden is not None and of_hidden and shape[-1] != hidden:
+            raise NegolabError(f"{adapter} does not fit the model: width {shape[-1]}, the model's is {hidden}")
+
+
+class Model:
+    """Weights on a device, with any number of LoRA adapters."""
+
+    def __init__(self, spec: TransformersSpec, config: Any, adapters: Sequence[str]) -> None:
+        """Reads the weights. Raises ``NegolabError`` where they cannot be read or do not fit into memory."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        name, options = source(spec)
+        self.device = device_of(spec)
+        self.dtype = dtype_of(spec, config, self.device)
+        try:
+            with quiet():
+                model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, self.dtype), **options)
+                model = model.to(self.device).eval()
+        except ImportError as error:
+            raise missing(EXTRA, error) from None
+        except Exception as error:  # whatever a broken file makes of it; out of memory is a RuntimeError
+            raise NegolabError(f"the model {spec.model} cannot be loaded: {first_line(error)}") from None
+        self.config = model.config
+        self.context = context_of(model.config)
+        self.layers = int(model.config.get_text_config().num_hidden_layers)
+        self.eos = _eos(model)
+        self.pass_tokens, self.piece_tokens = (512, 4096) if self.device.type == "cpu" else (16_384, 16_384)
+        """Tokens of one forward pass, padding included; tokens of one prompt that go through at once."""
+        taken = inspect.signature(type(model).forward).parameters
+        self._cache_name = "cache" if "cache" in taken else "past_key_values"  # the name before transformers 5.20
+        self._options = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
+        self._named = {"": _BASE}
+        self._model = model
+        self._base = model
+        self.mixes = True
+        """One batch may hold rows of different adapters."""
+        for at, adapter in enumerate(adapters):
+            self._add(adapter, f"adapter{at}")
+
+    def _add(self, adapter: str, name: str) -> None:
+        from peft import PeftModel, get_peft_model_state_dict
+        from peft.utils import load_peft_weights
+
+        try:
+            with quiet():
+                if self._model is self._base:
+                    self._model = PeftModel.from_pretrained(self._base, adapter, adapter_name=name)
+                else:
+                    self._model.load_adapter(adapter, adapter_name=name)
+                given = load_peft_weights(adapter, device="cpu")
+        except Exception as error:  # whatever a broken file makes of it
+            raise NegolabError(f"the adapter {adapter} cannot be loaded: {first_line(error)}") from None
+        self._model.eval()
+        # peft leaves out what it finds no place for, and the model would then answer as if there were no adapter.
+        there = get_peft_model_state_dict(self._model, adapter_name=name)
+        if not given or given.keys() - there.keys():
+            left = ", ".join(sorted(given.keys() - there.keys())[:3]) or "it holds no weights"
+            raise NegolabError(f"the adapter {adapter} does not fit the model: {left}")
+        config = self._model.peft_config[name]
+        self.mixes &= not (config.use_dora or getattr(config, "target_parameters", None))
+        self._named[adapter] = name
+
+    @property
+    def cached(self) -> bool:
+        """Every layer keeps the keys and values of all tokens, and takes a mask of our own."""
+        from transformers.cache_utils import DynamicLayer
+
+        kinds = {type(layer) for layer in self.new_cache().layers}
+        return kinds <= {DynamicLayer} and self.config._attn_implementation == "sdpa"
+
+    @property
+    def pads(self) -> bool:
+        """Rows of different length may be padded to one batch: no layer keeps a state that padding would change."""
+        from transformers.cache_utils import DynamicLayer
+
+        return all(isinstance(layer, DynamicLayer) for layer in self.new_cache().layers)
+
+    def new_cache(self) -> Any:
+        """transformers' own cache for one batch."""
+        from transformers.cache_utils import DynamicCache
+
+        return DynamicCache(config=self.config)
+
+    def forward(self, ids: Any, positions: Any, mask: Any, cache: Any, adapters: Sequence[str]) -> Any:
+        """Logits (rows, vocabulary) behind the last of ``ids`` (rows, tokens), in float32.
+
+        ``mask``: as the model takes it, or None; ``adapters``: one name for each row, "" for none.
+        """
+        import torch
+
+        options = {"attention_mask": mask, "position_ids": positions, self._cache_name: cache, **self._options}
+        with torch.inference_mode():
+            if self._model is self._base:
+                found = self._base(input_ids=ids, use_cache=True, **options)
+            elif self.mixes:
+                names = [self._named[adapter] for adapter in adapters]
+                found = self._model(input_ids=ids, use_cache=True, adapter_names=names, **options)
+            else:
+                found = self._alone(adapters[0], ids, options)
+            return found.logits[:, -1].float()
+
+    def _alone(self, adapter: str, ids: Any, options: Mapping[str, Any]) -> Any:
+        """One adapter, or none, for all rows."""
+        if not adapter:
+            with self._model.disable_adapter():
+                return self._model(input_ids=ids, use_cache=True, **options)
+        self._model.set_adapter(self._named[adapter], inference_mode=True)
+        return self._model(input_ids=ids, use_cache=True, **options)
+
+
+def _eos(model: Any) -> frozenset[int]:
+    """Every token that ends a reply, as the model's files say."""
+    found: set[int] = set()
+    for config in (model.generation_config, model.config.get_text_config()):
+        value = getattr(config, "eos_token_id", None)
+        if value is not None:
+            found |= {int(token) for token in (value if isinstance(value, list | tuple) else [value])}
+    return frozenset(found)
