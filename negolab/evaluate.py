@@ -116,11 +116,12 @@ class Plan:
         modelled = [kind for kind, buyer in cast.buyers.items() if buyer in cast.models]
         own = "scripted" if self.settings.seller in SELLERS else "your own"
         seller = "language model" if cast.seller in cast.models else own
+        name = self.settings.seller if own == "your own" and seller == own else cast.seller.name
         names = ", ".join(dict.fromkeys(cast.buyers[kind].name for kind in modelled))
         if not modelled:
-            return f"{cast.seller.name} ({seller}) against scripted buyers"
+            return f"{name} ({seller}) against scripted buyers"
         mixed = " and scripted ones" if len(modelled) < len(cast.buyers) else ""
-        return f"{cast.seller.name} ({seller}) against {names} (language model){mixed} as buyers"
+        return f"{name} ({seller}) against {names} (language model){mixed} as buyers"
 
     def manifest(self) -> dict[str, Any]:
         """The run's manifest."""

@@ -139,7 +139,10 @@ def test_split_files_that_are_none(content, tmp_path, capsys):
     [
         ([], "the following arguments are required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
-        (["evaluate"], "the following arguments are required: --seller, --out"),
+        (["evaluate"], "the following arguments are required: --out"),
+        (["evaluate", "--out", "x"], "one of --seller and --panel is required"),
+        (["evaluate", "--out", "x", "--seller", "prober", "--only", "prober"], "--only goes with --panel"),
+        (["evaluate", "--out", "x", "--seller", "prober", "--panel", "table4"], "give --seller or --panel, not both"),
         (["verify"], "the following arguments are required: DIR"),
         (["compare"], "the following arguments are required: DIR"),
         (["parse"], "the following arguments are required: --jsonl"),
