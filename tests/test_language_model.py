@@ -152,7 +152,7 @@ def test_the_journal_gives_back_what_was_paid_for(schedule, tmp_path):
     assert again == whole
     complete = FakeEngine(ask_list_price)
     lines(schedule, complete)
-    assert len(second.asked) == len(complete.asked) - answered
+    assert len(second.asked) == len(complete.asked) - answered == len(complete.asked) - len(second.recalled)
     assert len(read(path)) == len(complete.asked)  # nothing fused to the torn line, nothing twice
 
 

@@ -76,6 +76,11 @@ class TextEngine(Protocol):
         """See ``policies.base.Engine``."""
         ...
 
+    def recall(self, prompt: Prompt, text: str | None, ids: Sequence[int] | None) -> None:
+        """The reply to ``prompt`` was found in a journal: later prompts of the conversation hold its tokens, as they
+        would have had it just been given. Nothing to do for engines that keep no tokens."""
+        ...
+
     def forget(self, conversation: tuple[int, int]) -> None:
         """The conversation is over."""
         ...

@@ -41,14 +41,20 @@ class LanguageModel:
         for request in requests:
             messages = self._prompts.messages(request)
             sha256 = sha256_of(messages)
-            known = None if self.journal is None else self.journal.find(request, sha256)
-            if known is not None:
-                inbox.put((request, known))
-                continue
             conversation = (request.episode, request.seat)
             self._seats.setdefault(request.episode, set()).add(request.seat)
+            prompt = Prompt(conversation, messages, request.seed, self._sampling, self._adapter)
+            known = None if self.journal is None else self.journal.find(request, sha256)
+            if known is not None:
+                # An engine that keeps a conversation's tokens must see those of this reply as well: what is sampled
+                # after it must not depend on whether the run was interrupted.
+                recall = getattr(self.engine, "recall", None)
+                if recall is not None:
+                    recall(prompt, known.text, known.ids)
+                inbox.put((request, known))
+                continue
             asked[conversation] = (request, sha256)
-            wanted.append(Prompt(conversation, messages, request.seed, self._sampling, self._adapter))
+            wanted.append(prompt)
 
         def done(prompt: Prompt, completion: Completion | Failed | BaseException) -> None:
             request, sha256 = asked[prompt.conversation]
