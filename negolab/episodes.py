@@ -6,7 +6,7 @@ reward; ``Episode`` values that come back equal are what every table is made fro
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 
 from negolab.catalog import Product
-from negolab.environment.base import SELLER, Move, Outcome, Turn, Violation
+from negolab.environment.base import SELLER, Move, Outcome, Request, Turn, Violation
 from negolab.environment.market import Market
 from negolab.parser.lines import parse_buyer, parse_seller
 from negolab.reward import seller_reward
 from negolab.scenario import Scenario
+from negolab.seeds import mix
 
 _CRC_TAIL = len(b',"crc":"00000000"}')
 _columns, _violation, _fallback = itemgetter(slice(6)), itemgetter(6), itemgetter(8)  # of a Turn
@@ -114,19 +115,31 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return data
 
 
-def replay(episode: Episode) -> list[str]:
-    """Play the stored replies again. Empty when turns, outcome and reward come out as stored, else what differs."""
+Seen = Callable[[int, Request], object]
+"""Told of every stored reply: the position of its turn, and what its seat was asked. ``request.attempt`` tells the
+replies of one turn apart: those before the last were refused, and the last one is the turn's own unless the guard
+played the fallback in its place."""
+
+
+def replay(episode: Episode, seen: Seen | None = None) -> list[str]:
+    """Play the stored replies again. Empty when turns, outcome and reward come out as stored, else what differs.
+
+    ``seen`` is told of the replies, up to the first that does not fit.
+    """
     env = Market(episode.scenario)
     at, turns = 0, episode.turns
     while env.outcome is None:
         answers: dict[int, Move | Violation] = {}
         for request in env.requests():
             position = at + len(answers)
+            if position >= len(turns) and any(isinstance(read, Violation) for read in answers.values()):
+                answers[request.seat] = env.fallback(request.seat)  # said after the end: neither recorded nor heard
+                continue
             if position >= len(turns):
                 return [f"the record stops after {len(turns)} turns although the episode goes on"]
             if turns[position].seat != request.seat:
                 return [f"turn {position}: seat {turns[position].seat} spoke, seat {request.seat} was asked"]
-            read = _reread(env, episode, position)
+            read = _reread(env, episode, position, request, seen)
             if isinstance(read, str):
                 return [f"turn {position}: {read}"]
             answers[request.seat] = read
@@ -152,20 +165,30 @@ def _difference(now: Turn | Outcome, was: Turn | Outcome) -> str:
     return "; ".join(f"{name} replays as {a!r}, stored as {b!r}" for name, a, b in fields if a != b)
 
 
-def _reread(env: Market, episode: Episode, position: int) -> Move | Violation | str:
+def _reread(
+    env: Market, episode: Episode, position: int, request: Request, seen: Seen | None
+) -> Move | Violation | str:
     """Parse one stored turn again, the guard's refusals included; a string says why it cannot have happened so."""
     turn, note = episode.turns[position], episode.notes.get(position, {})
     codename, finish = episode.scenario.product.listing.codename, note.get("finish", "stop")
     if turn.seat == SELLER:
+        if seen is not None:
+            seen(position, request)
         return parse_seller(turn.text, codename, finish)
     for refused in note.get("refused", ()):
+        if seen is not None:
+            seen(position, request)
         again = parse_buyer(refused["text"], codename, refused.get("finish", "stop"))
         found = again if isinstance(again, Violation) else env.check(turn.seat, again)
         if found is None or found.kind != refused["kind"]:
             return f"a reply refused as {refused['kind']} is now {found.kind if found else 'legal'}"
+        attempt = request.attempt + 1
+        request = request._replace(seed=mix(request.seed + attempt), attempt=attempt, complaint=found.detail)
     asked = len(note.get("refused", ()))
     if asked > REASKS + 1 or turn.fallback != (asked == REASKS + 1):
         return f"{asked} refused replies before {'a fallback' if turn.fallback else 'an accepted reply'}"
     if turn.fallback:
         return env.fallback(turn.seat)._replace(text=turn.text)
+    if seen is not None:
+        seen(position, request)
     return parse_buyer(turn.text, codename, finish)
