@@ -21,6 +21,7 @@ class FakeEngine:
         self.asked: list[Prompt] = []
         self.batches: list[int] = []
         self.closed = 0
+        self.recalled: list[tuple[int, int]] = []
         self.forgotten: list[tuple[int, int]] = []
 
     def submit(self, prompts: Sequence[Prompt], done: Done) -> None:
@@ -41,6 +42,9 @@ class FakeEngine:
             self.batches.append(len(waiting))
         for prompt, done in waiting:
             done(prompt, self._speak(prompt))
+
+    def recall(self, prompt: Prompt, text: str | None, ids: Sequence[int] | None) -> None:
+        self.recalled.append(prompt.conversation)
 
     def forget(self, conversation: tuple[int, int]) -> None:
         self.forgotten.append(conversation)

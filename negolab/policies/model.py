@@ -48,9 +48,7 @@ class LanguageModel:
             if known is not None:
                 # An engine that keeps a conversation's tokens must see those of this reply as well: what is sampled
                 # after it must not depend on whether the run was interrupted.
-                recall = getattr(self.engine, "recall", None)
-                if recall is not None:
-                    recall(prompt, known.text, known.ids)
+                self.engine.recall(prompt, known.text, known.ids)
                 inbox.put((request, known))
                 continue
             asked[conversation] = (request, sha256)

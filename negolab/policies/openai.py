@@ -20,43 +20,22 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import logging
-import random
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from negolab.errors import NegolabError
 from negolab.policies import chat_completions as wire
 from negolab.policies.base import Failed
-from negolab.policies.engine import Completion, Done, Prompt, Sampling
-from negolab.policies.openai_server import TIMEOUT, Again, Refused, Server, TooLong, some
+from negolab.policies.engine import Completion, Done, Prompt
+from negolab.policies.openai_requests import Requests
+from negolab.policies.openai_server import TIMEOUT, Again, Refused, Server, TooLong
 from negolab.policies.retry import Backoff, Circuit
 from negolab.policies.spec import OpenAISpec
 from negolab.prompts.multi_buyer import Message
 
 _CLOSE = 2.0  # seconds that closing may take
-_SHRINKS = 12  # times that a reply's limit is lowered for one prompt: 1024 halves to 1 in ten
-_COUNTS = (
-    "requests",
-    "tries",
-    "answered",
-    "failed",
-    "timed_out",
-    "probes",
-    "most_under_way",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "shortened",
-    "thinking_cut",
-    "reasoning_given",
-    "without_text",
-    "waits_cut",
-)
-_log = logging.getLogger("negolab")
 
 Outcome = Completion | Failed | BaseException
 
@@ -77,15 +56,10 @@ class OpenAIEngine:
     def __init__(self, spec: OpenAISpec, backoff: Backoff) -> None:
         """``backoff``: how long to wait between tries. Raises ``NegolabError`` for options that cannot be used."""
         self._spec = spec
-        self._backoff = backoff
         self._server = Server(spec)
+        self._requests = Requests(spec, self._server, backoff)
         # Somewhat more than are under way, so that one waits whenever another ends.
         self.window = spec.concurrency + spec.concurrency // 4 + 1
-        self._chance = random.Random()  # of waits only: decides no reply
-        self._counts: Counter[str] = Counter()
-        self._retries: Counter[str] = Counter()
-        self._others: Counter[str] = Counter()  # other models than the one asked for, by the server's names
-        self._seconds = {"answering": 0.0, "waiting_for_limits": 0.0}
         self._lock = threading.Lock()  # of starting and closing
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,6 +72,9 @@ class OpenAIEngine:
 
     def run(self) -> None:
         """Nothing: the work is done in the engine's own thread."""
+
+    def recall(self, prompt: Prompt, text: str | None, ids: Sequence[int] | None) -> None:
+        """See ``TextEngine``: the server keeps no conversation."""
 
     def forget(self, conversation: tuple[int, int]) -> None:
         """Nothing is kept by conversation here; the server keeps what it likes."""
@@ -119,14 +96,8 @@ class OpenAIEngine:
             raise
 
     def report(self) -> dict[str, Any]:
-        """Counters since the engine was made. ``answered``: tries that came back with status 200, to be paid whether
-        they could be used or not; ``seconds``: summed over requests; tokens: as the server counts them."""
-        return {
-            **{name: self._counts[name] for name in _COUNTS},
-            "retries": dict(sorted(self._retries.items())),
-            "other_models": dict(self._others),
-            "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
-        }
+        """Counters since the engine was made; see ``Requests.report``."""
+        return self._requests.report()
 
     def close(self) -> None:
         """Drop what is under way and end the thread. A closed engine that is asked again starts anew."""
@@ -164,9 +135,7 @@ class OpenAIEngine:
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = 0  # prompts accepted and not yet judged
-        self._under_way = 0
         self._held: list[tuple[Prompt, Done, Completion]] = []  # time-outs that nothing has confirmed
-        self._quiet_until = 0.0  # on the loop's clock: the server asked for it
         self._loop = asyncio.get_running_loop()
         try:
             self._server.open()
@@ -181,7 +150,12 @@ class OpenAIEngine:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._server.close()
 
-    def _spawn(self, work: Any) -> None:
+    async def _look(self, longest: int, max_tokens: int) -> list[str]:
+        if self._broken is not None:
+            raise self._broken
+        return await self._requests.look(longest, max_tokens)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # the loop itself keeps no task alive
         task.add_done_callback(self._tasks.discard)
@@ -197,7 +171,7 @@ class OpenAIEngine:
         outcome: Outcome
         try:
             async with self._slots:
-                outcome = self._broken if self._broken is not None else await self._answer(prompt)
+                outcome = self._broken if self._broken is not None else await self._requests.answer(prompt)
         except asyncio.CancelledError:
             if self._broken is None:
                 raise
@@ -206,95 +180,6 @@ class OpenAIEngine:
             outcome = error
         self._open -= 1
         self._judge(prompt, done, outcome)
-
-    async def _answer(self, prompt: Prompt) -> Completion | Failed:
-        """One request with all its tries. Raises ``NegolabError`` for what no further try can mend."""
-        self._counts["requests"] += 1
-        self._under_way += 1
-        self._counts["most_under_way"] = max(self._counts["most_under_way"], self._under_way)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            found, tries = await self._tried(prompt)
-        finally:
-            self._under_way -= 1
-            self._seconds["answering"] += loop.time() - began
-        if isinstance(found, Failed):
-            return found
-        return found._replace(seconds=round(loop.time() - began, 3), tries=tries)
-
-    async def _tried(self, prompt: Prompt) -> tuple[Completion | Failed, int]:
-        body = wire.request_of(prompt, self._spec.model, self._spec.seeded, self._server.extra)
-        tries = shrinks = 0
-        failed: list[str] = []
-        while True:
-            tries += 1
-            try:
-                found = await self._try(body, prompt.sampling)
-            except TooLong as refused:
-                limit = wire.limit_of(body)
-                fits = None if limit is None or shrinks == _SHRINKS else wire.shorter(refused.error, limit[1])
-                if limit is None or fits is None:
-                    return Completion(None, "context_limit"), tries
-                body[limit[0]] = fits
-                shrinks += 1
-                self._counts["shortened"] += shrinks == 1
-            except Again as problem:
-                failed.append(problem.reason)
-                if len(failed) > self._spec.retries:
-                    if set(failed) == {TIMEOUT}:
-                        return Completion(None, "timeout"), tries
-                    return Failed(f"{problem.reason} (try {len(failed)} of {self._spec.retries + 1})"), tries
-                self._retries[problem.reason] += 1
-                await self._wait(len(failed), problem)
-            else:
-                if shrinks and found.finish_reason == "length":  # it was the context that cut it, not our limit
-                    found = found._replace(finish_reason="context_limit")
-                return found, tries
-
-    async def _try(self, body: Mapping[str, Any], sampling: Sampling) -> Completion:
-        loop = asyncio.get_running_loop()
-        while (left := self._quiet_until - loop.time()) > 0:
-            await asyncio.sleep(left)
-        self._counts["tries"] += 1
-        content = await self._server.send(body, self._spec.timeout)
-        self._counts["answered"] += 1
-        try:
-            answer = wire.read_reply(content, sampling.thinking)
-        except wire.Unreadable as problem:
-            raise Again(self._server.redacted(str(problem))) from None
-        found = answer.completion
-        for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
-            self._counts[name] += getattr(found, name) or 0
-        self._counts["thinking_cut"] += answer.cut
-        self._counts["reasoning_given"] += found.reasoning is not None and not answer.cut
-        self._counts["without_text"] += not found.text
-        if not wire.same_model(self._spec.model, answer.model):
-            self._note_other(self._server.redacted(wire.one_line(answer.model, 100)))
-        return found._replace(
-            text=None if found.text is None else self._server.redacted(found.text),
-            reasoning=None if found.reasoning is None else self._server.redacted(found.reasoning),
-        )
-
-    async def _wait(self, failed: int, problem: Again) -> None:
-        """Before the next try. A wait that the server asks for is kept by all requests."""
-        loop, chance = asyncio.get_running_loop(), self._chance.random()
-        began = loop.time()
-        if problem.after is None:
-            await asyncio.sleep(self._backoff.seconds(failed, problem.limited, chance))
-        else:
-            told = min(problem.after, self._backoff.told)
-            self._counts["waits_cut"] += told < problem.after
-            self._quiet_until = max(self._quiet_until, began + told)
-            # Not all at once when the time is over.
-            await asyncio.sleep(told + chance * self._backoff.seconds(failed, False, 1.0))
-        if problem.limited:
-            self._seconds["waiting_for_limits"] += loop.time() - began
-
-    def _note_other(self, model: str) -> None:
-        if not self._others:
-            _log.warning("%s: the server says that the replies are from %s", self._server.who, model)
-        self._others[model] += 1
 
     # -- what has come of it --------------------------------------------------------------------------------------
 
@@ -305,11 +190,11 @@ class OpenAIEngine:
             self._break(outcome)
             return
         if isinstance(outcome, Failed):
-            self._counts["failed"] += 1
+            self._requests.counts["failed"] += 1
             stop = self._lost(outcome.reason)
             self._deliver(prompt, done, stop or outcome)
         elif outcome.finish_reason == "timeout" and outcome.text is None:
-            self._counts["timed_out"] += 1
+            self._requests.counts["timed_out"] += 1
             stop = self._lost(TIMEOUT)
             if stop is None:
                 self._held.append((prompt, done, outcome))
@@ -328,16 +213,16 @@ class OpenAIEngine:
 
     async def _probe(self) -> None:
         """Ask the server for one token until it answers, or has failed so often that the run must stop."""
-        body, failed = self._small_request(), 0
+        body, failed = self._requests.small(), 0
         while self._held and self._broken is None:
-            self._counts["probes"] += 1
+            self._requests.counts["probes"] += 1
             try:
                 await self._server.send(body, self._spec.timeout)
             except Again as problem:
                 failed += 1
                 stop = self._lost(problem.reason)
                 if stop is None:
-                    await self._wait(failed, problem)
+                    await self._requests.wait(failed, problem)
                 else:
                     prompt, done, _ = self._held.pop()
                     self._deliver(prompt, done, stop)
@@ -354,14 +239,6 @@ class OpenAIEngine:
             else:
                 self._release()
         self._open -= 1
-
-    def _small_request(self) -> dict[str, Any]:
-        spec = self._spec
-        sampling = Sampling(spec.temperature, spec.top_p, spec.top_k, 1, spec.thinking)
-        prompt = Prompt((0, 0), [{"role": "user", "content": "Say OK."}], 0, sampling, "")
-        body = wire.request_of(prompt, spec.model, spec.seeded, self._server.extra)
-        limit = wire.limit_of(body)
-        return body if limit is None else {**body, limit[0]: 1}
 
     def _lost(self, reason: str) -> NegolabError | None:
         """A request ended without a reply: the error that stops the run, when it is time to."""
@@ -400,30 +277,3 @@ class OpenAIEngine:
         except Exception as error:  # it was not taken, and nobody must wait for it for ever
             with suppress(Exception):
                 done(prompt, error)
-
-    # -- before a run ---------------------------------------------------------------------------------------------
-
-    async def _look(self, longest: int, max_tokens: int) -> list[str]:
-        """``longest``: characters of the longest conversation that a run begins with."""
-        if self._broken is not None:
-            raise self._broken
-        names, content = await self._server.check()
-        told = self._server.warnings()
-        model = self._spec.model
-        if names and model not in names:
-            told.append(f"the server does not list this model; it offers: {some(names)}")
-            try:
-                await self._server.send(self._small_request(), self._spec.timeout)
-            except (Again, TooLong):
-                pass
-            except Refused as refused:
-                if refused.status in (401, 403, 404):
-                    raise
-        tokens = longest // 4  # English, roughly
-        for context in wire.context_lengths(content, model):
-            if tokens + max_tokens > context:
-                told.append(
-                    f"the server's context is {context} tokens; the longest conversation begins with about {tokens}, "
-                    f"and a reply may take {max_tokens}: episodes may end as context_limit"
-                )
-        return told
