@@ -143,7 +143,7 @@ class ScriptedBuyer:
             view: Any = request.view  # a buyer's seat is only ever shown a buyer's view
             speak = answer if view.heard else opening
             text = speak(view, request.seed, request.seat_seed)
-            made.append(_new(Reply, (text, "stop", None, None, None)))
+            made.append(_new(Reply, (text, "stop", None, None, None, None, None, None, None)))
         return made
 
     def _opening(self, view: BuyerView, _: int, seat_seed: int) -> str:

@@ -95,7 +95,7 @@ class _Seller:
     def reply(self, requests: Sequence[Request]) -> list[Reply]:
         """One reply per request, in order."""
         move = self._move
-        return [_new(Reply, (move(request), "stop", None, None, None)) for request in requests]
+        return [_new(Reply, (move(request), "stop", None, None, None, None, None, None, None)) for request in requests]
 
     def describe(self) -> dict[str, Any]:
         """Name, version and every parameter."""
