@@ -15,6 +15,7 @@ import platform
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -69,12 +70,11 @@ def check_address(address: str) -> None:
 
 
 @contextmanager
-def joined(address: str, workers: int | None, models: Sequence[ModelSpec] = ()) -> Iterator["Cluster"]:
-    """A Ray cluster to play on: a new one of this machine, or the one at ``address``. Left alone or ended afterwards.
+def connected(address: str, workers: int | None) -> Iterator[Any]:
+    """Ray's module, connected: to a new cluster of this machine with room for ``workers``, or to the one at
+    ``address``. Left alone or ended afterwards; where there is a connection already, it is used and kept.
 
-    ``workers``: None for as many as it has processors; where ``models`` play, as many as its GPUs can hold, or one a
-    machine without them. Where the calling program has connected to Ray already, that connection is used and kept.
-    Raises ``NegolabError`` for what cannot be reached or used.
+    Raises ``NegolabError`` for what cannot be started or reached.
     """
     check_address(address)
     # Read by Ray when it is imported, or by what it starts: no statistics sent home; no lines of its own on the
@@ -86,17 +86,31 @@ def joined(address: str, workers: int | None, models: Sequence[ModelSpec] = ()) 
     ):
         os.environ.setdefault(name, value)
     ray = importlib.import_module("ray")
-    mine = not ray.is_initialized()
+    mine, guard = not ray.is_initialized(), None
     try:
         if mine:
-            _connect(ray, address, workers)
-        yield Cluster(ray, workers, models)
+            guard = _connect(ray, address, workers)
+        yield ray
     finally:
         if mine:
             ray.shutdown()
+        if guard is not None:
+            guard.communicate()
 
 
-def _connect(ray: Any, address: str, workers: int | None) -> None:
+@contextmanager
+def joined(address: str, workers: int | None, models: Sequence[ModelSpec] = ()) -> Iterator["Cluster"]:
+    """A Ray cluster to play on, see ``connected``.
+
+    ``workers``: None for as many as it has processors; where ``models`` play, as many as its GPUs can hold, or one a
+    machine without them, or one where all that they do is ask a server.
+    """
+    with connected(address, workers) as ray:
+        yield Cluster(ray, workers, models)
+
+
+def _connect(ray: Any, address: str, workers: int | None) -> subprocess.Popen[bytes] | None:
+    """Connect; for a cluster of this machine returns what guards it."""
     options: dict[str, Any] = {"address": address}
     if address == LOCAL:
         here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -104,20 +118,58 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE}
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    before = _children()
     try:
-        for last in (False, True):
-            try:
-                ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-                return
-            except Exception as error:  # Ray raises bare ones, too
-                ray.shutdown()
-                # On a busy machine its parts give up on each other within seconds: a second try finds files in memory.
-                if last or address != LOCAL:
-                    what = "cannot be started" if address == LOCAL else f"at {address} cannot be used"
-                    raise NegolabError(f"a Ray cluster {what} ({_short(str(error))})") from error
+        try:
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception:
+            if address != LOCAL:
+                raise
+            # On a busy machine its parts give each other up within seconds; a second try finds their files in memory.
+            ray.shutdown()
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises bare ones, too
+        ray.shutdown()
+        what = "cannot be started" if address == LOCAL else f"at {address} cannot be used"
+        raise NegolabError(f"a Ray cluster {what} ({_short(str(error))})") from error
     finally:
         if handler is not None:  # Ray puts its own in its place, which leaves without a word
             signal.signal(signal.SIGTERM, handler)
+    return _guard(_children() - before) if address == LOCAL else None
+
+
+def _children() -> set[int]:
+    import psutil
+
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+_GUARD = """
+import sys, psutil
+family = []
+for pid in sys.argv[1:]:
+    try: family.append(psutil.Process(int(pid)))
+    except psutil.Error: pass
+sys.stdin.read()
+for process in family:
+    try: process.kill()
+    except psutil.Error: pass
+"""
+
+
+def _guard(family: Iterable[int]) -> subprocess.Popen[bytes]:
+    """A process that sees its input close when this one is gone, however it went, and then ends ``family``.
+
+    Ray's own processes follow a driver that was killed, but two of them take a minute to notice.
+    """
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(
+        [sys.executable, "-c", _GUARD, *map(str, family)],
+        stdin=subprocess.PIPE,
+        stdout=nowhere,
+        stderr=nowhere,
+        start_new_session=True,
+    )
 
 
 @dataclass(eq=False, slots=True)

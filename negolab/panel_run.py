@@ -120,7 +120,7 @@ class PanelRun:
 
     # -- playing ----------------------------------------------------------------------------------------------------
 
-    def play(self, watchers: dict[str, Watcher], *, workers: int = 1, say: Say) -> None:
+    def play(self, watchers: dict[str, Watcher], *, workers: int | None = 1, ray: str | None = None, say: Say) -> None:
         """Play what is owed, entry by entry. Whatever ends one entry, the next is played; an interrupt ends all."""
         self._write_mark()
         for entry in self.entries:
@@ -133,7 +133,13 @@ class PanelRun:
             made = self._plans[entry.name]
             try:
                 evaluate(
-                    made, self.out / entry.folder, workers=workers, say=say, watch=watchers[entry.name], max_cost=limit
+                    made,
+                    self.out / entry.folder,
+                    workers=workers,
+                    ray=ray,
+                    say=say,
+                    watch=watchers[entry.name],
+                    max_cost=limit,
                 )
             except Exception as error:  # of a player of the user's own, or of a worker that has one
                 if not isinstance(error, NegolabError) and entry.kind != OWN:

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from negolab.commands.arguments import add_data, add_market, add_players, market_knobs, players, whole
@@ -30,7 +31,15 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--products", type=whole(1), metavar="N", help="only the split's first N products")
     parser.add_argument("--seed", type=whole(0, MAX_SEED), help="seed of all markets (default: 0)")
     parser.add_argument(
-        "--workers", type=whole(1, 256), default=1, metavar="N", help="processes (same results for any N)"
+        "--workers", type=whole(1, 256), metavar="N", help="processes; same results for any N (default: 1)"
+    )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="play on a Ray cluster: of this machine, or the one at HOST:PORT, or auto for the one it belongs to; then "
+        "--workers is by default its processors, or what its GPUs hold of a model",
     )
     parser.add_argument(
         "--max-cost",
@@ -104,6 +113,11 @@ def _noted_once() -> Callable[[str], None]:
     return say
 
 
+def _workers(args: argparse.Namespace) -> int | None:
+    """None: the cluster decides."""
+    return args.workers or (1 if args.ray is None else None)
+
+
 def _run_seller(args: argparse.Namespace) -> int:
     from negolab import costs
     from negolab.catalog import SAMPLE
@@ -118,7 +132,9 @@ def _run_seller(args: argparse.Namespace) -> int:
     models, name = made.models, made.cast().seller.name
     with Board([name] if models else []) as board:
         watch = board.rows[name] if board.shown else None
-        found = evaluate(made, args.out, workers=args.workers, say=say, watch=watch, max_cost=args.max_cost)
+        found = evaluate(
+            made, args.out, workers=_workers(args), ray=args.ray, say=say, watch=watch, max_cost=args.max_cost
+        )
     where = f"split {settings.split}, {made.schedule.regime.name}, seed {settings.seed}"
     print(f"{made.who} on {made.catalog.name}, {where}")
     print(metrics_table(found))
@@ -150,19 +166,22 @@ def _panel(args: argparse.Namespace) -> "Panel":
 
 def _run_panel(args: argparse.Namespace) -> int:
     from negolab import panel_table
+    from negolab.cluster import connected
     from negolab.live import Board
     from negolab.panel_run import PanelRun
 
     panel, say = _panel(args), _noted_once()
     only = [name.strip() for text in args.only for name in text.split(",") if name.strip()]
-    with PanelRun(panel, args.out, only=only, max_cost=args.max_cost) as going:
+    # One cluster for all entries: starting one takes seconds.
+    cluster = nullcontext() if args.ray is None else connected(args.ray, args.workers)
+    with cluster, PanelRun(panel, args.out, only=only, max_cost=args.max_cost) as going:
         going.prepare(say)
         for warning in going.warnings:
             say(warning)
         with Board([entry.name for entry in going.entries]) as board:
             for name in going.reasons:
                 board.rows[name].status = panel_table.NOT_PLAYED
-            going.play(dict(board.rows), workers=args.workers, say=say)
+            going.play(dict(board.rows), workers=_workers(args), ray=args.ray, say=say)
         rows = going.finish()
         print(panel_table.plain(panel, rows))
         for line in panel_table.caption(panel, rows, "marked ¹", "marked ²"):
