@@ -23,8 +23,15 @@ from typing import Any, BinaryIO
 from negolab.errors import NegolabError
 from negolab.prompts.multi_buyer import Message
 
-_TODAY = date(2024, 7, 26)
-"""What templates that ask for today's date are told: a prompt must not depend on the day it is made."""
+_CLOCK = (
+    "{%- macro strftime_now(format) -%}{{ format"
+    + "".join(
+        f" | replace('%{letter}', '{date(2024, 7, 26).strftime('%' + letter)}')" for letter in "dbBYmyaAjeHIMSpFDxXcTR"
+    )
+    + " }}{%- endmacro %}\n"
+)
+"""Put before a template that asks for today's date: a prompt must not depend on the day it is made. The day is the one
+that Llama's templates fall back to where there is no clock."""
 
 _SWITCHES = ("enable_thinking", "thinking")
 """Names under which templates know the switch for thinking: the Qwen3 and GLM families', then DeepSeek's and
@@ -176,6 +183,7 @@ class ChatFormat:
         template = tokenizer.get_chat_template()
         self.sha256 = hashlib.sha256(template.encode("utf-8")).hexdigest()
         """Of the template's text, for manifests."""
+        self._template = (_CLOCK if "strftime_now" in template else "") + template
         self._options = {} if thinking is None else dict.fromkeys(_SWITCHES, thinking)
         self._deaf = thinking is not None and not any(re.search(rf"\b{name}\b", template) for name in _SWITCHES)
         texts = control_tokens(tokenizer)
@@ -200,8 +208,6 @@ class ChatFormat:
 
         Raises ``NegolabError`` where the template refuses it.
         """
-        from jinja2.exceptions import TemplateError
-
         safe = [{"role": m["role"], "content": self.safe(m["content"])} for m in messages]
         if self._folds_system and safe and safe[0]["role"] == "system":
             safe[1:2] = [{**safe[1], "content": f"{safe[0]['content']}\n\n{safe[1]['content']}"}]
@@ -212,10 +218,10 @@ class ChatFormat:
                 tokenize=False,
                 return_dict=False,
                 add_generation_prompt=prompt,
-                strftime_now=_TODAY.strftime,
+                chat_template=self._template,
                 **self._options,
             )
-        except TemplateError as error:
+        except Exception as error:  # whatever the template's author made of it
             raise NegolabError(f"the chat template refuses the conversation: {first_line(error)}") from None
         return made
 

@@ -7,11 +7,13 @@ chat, forge a label or a standing-offers board.
 import re
 
 # What could be a control token of some chat template: a tag without blanks inside, whatever its name, and the bracketed
-# words of the Llama, Mistral and GLM families (actions such as [SELL] are none of them). A blank after the first
+# words of the Llama, Mistral, Gemma and GLM families (actions such as [SELL] are none of them). A blank after the first
 # character keeps the text readable and breaks the token: tokenizers match these strings whole.
 _CONTROL = re.compile(
     r"<(?=[/|｜]?[A-Za-z_][^<>\s]{0,60}\s?>)|<(?=</?SYS>>)|<(?=[|｜])|(?<=[|｜])>"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_[A-Z]+|g?s?MASK|THINK|IMG|CLS|SEP|PAD|UNK|BOS|EOS)\])"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|MODEL_SETTINGS|AVAILABLE_TOOLS|TOOL_[A-Z]+|ARGS|CALL_ID|g?s?MASK|THINK|"
+    r"IMG(?:_[A-Z]+)?|(?:BEGIN_)?AUDIO|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX|multimodal|toxicity|@BOS@|"
+    r"CLS|SEP|PAD|UNK|BOS|EOS)\])"
 )
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
