@@ -55,7 +55,9 @@ class Entry:
     def folder(self) -> str:
         """A folder's name that is safe on every file system and that no other entry has."""
         safe = re.sub(r"[^A-Za-z0-9._+=-]+", "-", self.name).strip("-.")[:80].rstrip("-.")
-        if safe == self.name and not _RESERVED.fullmatch(safe.split(".")[0]) and not _RESERVED.fullmatch(safe):
+        if _RESERVED.fullmatch(safe) or _RESERVED.fullmatch(safe.split(".")[0]):
+            safe = safe.replace(".", "-")  # Windows takes con.txt for the device, too
+        elif safe == self.name:
             return safe
         digest = hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"{safe or 'seller'}-{digest}"

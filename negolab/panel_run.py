@@ -128,7 +128,7 @@ class PanelRun:
                 continue
             limit = self._limit(entry)
             if limit is not None and limit <= 0:
-                self.reasons[entry.name] = f"stopped at --max-cost {self._max_cost:g}: what was played before used it"
+                self.reasons[entry.name] = self._stopped()
                 continue
             made = self._plans[entry.name]
             try:
@@ -144,7 +144,9 @@ class PanelRun:
             except Exception as error:  # of a player of the user's own, or of a worker that has one
                 if not isinstance(error, NegolabError) and entry.kind != OWN:
                     raise
-                self.reasons[entry.name] = _one_line(error)
+                spent = panel_table.account(self.panel, self.out, entry).dollars
+                stopped = limit is not None and spent is not None and spent >= limit
+                self.reasons[entry.name] = self._stopped() if stopped else _one_line(error)
             finally:
                 made.cast().close()  # the next model needs the memory
                 del self._plans[entry.name]
@@ -155,6 +157,13 @@ class PanelRun:
             return None
         others = [other for other in self.entries if other.name != entry.name]
         return self._max_cost - sum(panel_table.account(self.panel, self.out, other).dollars or 0 for other in others)
+
+    def _stopped(self) -> str:
+        used = sum(panel_table.account(self.panel, self.out, entry).dollars or 0 for entry in self.entries)
+        return (
+            f"stopped at --max-cost {self._max_cost:g}: {costs.dollars(used)} used in all; the same command with a "
+            "larger sum goes on"
+        )
 
     def _write_mark(self) -> None:
         entries = {entry.name: entry.folder for entry in self.panel.entries}
