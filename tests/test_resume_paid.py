@@ -67,14 +67,14 @@ def files_with(folder, secret):
 def test_a_killed_run_pays_again_only_for_what_was_under_way(tmp_path, monkeypatch):
     pytest.importorskip("openai")
     env, draw, output = environment(OPENAI_API_KEY=KEY), random.Random(7), []
-    with ModelServer(delay=0.01) as server:
+    with ModelServer(delay=0.05) as server:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         assert main(run_args(server.url, tmp_path / "whole")) == 0
         needed = dict(server.answered)
         server.answered.clear()
         args, kills = command(run_args(server.url, tmp_path / "run")), 0
-        for _ in range(4):
-            until = sum(server.answered.values()) + draw.randint(1, len(needed) // 4)
+        for _ in range(3):
+            until = sum(server.answered.values()) + draw.randint(1, len(needed) // 5)
             process = subprocess.Popen(args, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             while process.poll() is None and sum(server.answered.values()) < until:
                 time.sleep(0.001)
@@ -82,7 +82,7 @@ def test_a_killed_run_pays_again_only_for_what_was_under_way(tmp_path, monkeypat
             process.kill()
             output.append(process.communicate()[0])
             kills += process.returncode == -signal.SIGKILL
-        assert kills >= 3 and list((tmp_path / "run").glob(PATTERN))
+        assert kills == 3 and list((tmp_path / "run").glob(PATTERN))
         assert not files_with(tmp_path / "run", KEY)
         last = subprocess.run(args, env=env, capture_output=True, text=True)
         assert last.returncode == 0, last.stderr
@@ -104,7 +104,7 @@ def test_a_server_that_dies_in_the_middle_leaves_a_run_to_resume(tmp_path, monke
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
     def settings(url):
-        options = {"base_url": url, "timeout": 0.2, "retries": 0, "max_failures": 3, "concurrency": 4}
+        options = {"base_url": url, "timeout": 1.0, "retries": 0, "max_failures": 3, "concurrency": 4}
         return Settings(seller=spec_of(f"openai:{MODEL}", options), products=6)
 
     with ModelServer() as server:
