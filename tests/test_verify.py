@@ -1,15 +1,22 @@
 """``verify`` finds what was changed in a run, also where every checksum was made to fit; ``evaluate`` mends it."""
 
+import re
 import shutil
 from pathlib import Path
 
 import orjson
 import pytest
 
+import negolab.policies.registry
+from engines import FakeEngine
 from negolab.cli import main
+from negolab.environment.base import ABORTS
+from negolab.evaluate import Settings, evaluate
+from negolab.policies.engine import Completion
+from negolab.policies.spec import spec_of
 from negolab.store import EPISODES, MANIFEST, seal
 from negolab.verify import verify
-from runs import contents, evaluate_args, make_run, reseal
+from runs import contents, evaluate_args, make_run, reseal, run_command
 
 SMALL = ("--products", "4", "--per-product", "3", "--regime", "ood_diverse")
 
@@ -196,3 +203,243 @@ def test_moved_lines_are_found(tmp_path):
     path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
     report = verify(folder)
     assert not report.ok and report.verified == report.owed and "not in order" in report.problems[0]
+
+
+# -- language models --------------------------------------------------------------------------------------------------
+
+MODEL = spec_of("openai:fake", {"base_url": "http://localhost:1/v1"})
+MODEL_RUN = {"regime": "ood_diverse", "products": 2, "per_product": 2}
+
+
+def speak(prompt):
+    """A seller that asks the first active buyer for the list price; a buyer that breaks a rule and then stays low."""
+    system, last = prompt.messages[0]["content"], prompt.messages[-1]["content"]
+    drawn = {"ids": [prompt.seed % 100, 2], "logprobs": [-0.5, -0.25]}
+    if prompt.conversation[1] == 0:
+        code = re.search(r"Codename: (\S+),", system)[1]
+        price = re.search(r"List price: (\$[0-9.,]+)\.", last)[1]
+        buyer = re.search(r"- Buyer (\d+): active", last)[1]
+        text = f"Thought: x\nTarget: Buyer {buyer}\nTalk: The price.\nAction: [SELL] {price} (1x {code})"
+    elif prompt.seed % 3 == 0:
+        text = "nonsense"
+    else:
+        code = re.search(r"Codename: (\S+)", prompt.messages[1]["content"])[1]
+        text = f"Thought: x\nTalk: Hm.\nAction: [BUY] $1.00 (1x {code})"
+    return Completion(text, "stop", 100, 2, 90, **drawn)
+
+
+def model_run(out: Path, say=speak, buyers=(), **settings) -> Path:
+    """A finished run whose seller is a language model that speaks with ``say``, and whose ``buyers`` are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(negolab.policies.registry, "make_engine", lambda specs: FakeEngine(say))
+        chosen = Settings(MODEL, **{**MODEL_RUN, **settings}, buyers=dict.fromkeys(buyers, MODEL))
+        evaluate(chosen, out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a language model against scripted buyers and, of one type, itself; not to be changed."""
+    return model_run(tmp_path_factory.mktemp("verify") / "modelled", buyers=["iter-60"])
+
+
+@pytest.fixture
+def model(modelled: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be spoiled."""
+    return Path(shutil.copytree(modelled, tmp_path / "run"))
+
+
+def forge(folder: Path, change, number: int = 0) -> list[str]:
+    """What ``verify`` says of the run once one of its records was changed."""
+    lines = (folder / EPISODES).read_bytes().splitlines(keepends=True)
+    lines[number] = reseal(lines[number], change)
+    (folder / EPISODES).write_bytes(b"".join(lines))
+    report = verify(folder)
+    assert report.ok == (not report.problems)
+    return [problem for problem in report.problems if "episode" in problem]
+
+
+def rows(data, seat=None, has="prompt_sha256", refused=False):
+    """Places of the turns of a seat (None: any buyer) whose extra has a key."""
+    found = [
+        at
+        for at, row in enumerate(data["turns"])
+        if len(row) > 6 and has in row[6] and (row[1] == seat if seat is not None else row[1] > 0)
+    ]
+    assert found, "the run was to have such turns"
+    return found
+
+
+def test_a_run_of_language_models_verifies_without_any_of_them(modelled):
+    lines = [orjson.loads(line) for line in (modelled / EPISODES).read_bytes().splitlines()]
+    assert any(len(row) > 6 and row[6].get("refused") for data in lines for row in data["turns"])
+    done = run_command(["verify", str(modelled)])
+    assert done.returncode == 0 and "4 of 4 episodes replay to their stored numbers; problems: 0" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("seat", [0, None])
+def test_a_forged_prompt_hash_is_found(seat, model):
+    where = []
+
+    def change(data):
+        where.append(rows(data, seat)[-1])
+        data["turns"][where[0]][6]["prompt_sha256"] = "0" * 64
+
+    number = 0 if seat == 0 else with_buyer(model)
+    (problem,) = forge(model, change, number)
+    assert problem.endswith(f"turn {where[0]}: the stored prompt hash is not that of the prompt this seat had")
+
+
+def with_buyer(folder: Path, key: str = "prompt_sha256") -> int:
+    """A line of the run in which a model buys, its turns marked with a key."""
+    for number, line in enumerate((folder / EPISODES).read_bytes().splitlines()):
+        if any(len(row) > 6 and row[1] > 0 and key in row[6] for row in orjson.loads(line)["turns"]):
+            return number
+    raise AssertionError("no model bought anything")
+
+
+def test_a_forged_prompt_hash_of_a_refused_reply_is_found(model):
+    def change(data):
+        data["turns"][rows(data, has="refused")[0]][6]["refused"][0]["prompt_sha256"] = "0" * 64
+
+    (problem,) = forge(model, change, with_buyer(model, "refused"))
+    assert "the stored prompt hash is not that of the prompt this seat had" in problem
+
+
+def test_two_prompt_hashes_that_changed_places_are_found(model):
+    def change(data):
+        first, second = [data["turns"][at][6] for at in rows(data, 0)[:2]]
+        first["prompt_sha256"], second["prompt_sha256"] = second["prompt_sha256"], first["prompt_sha256"]
+
+    assert len(forge(model, change)) == 2
+
+
+def test_what_another_said_changes_the_prompts_after_it(model):
+    """The seller's Thought is its own words: no rule and no scripted player could tell, only its later prompts."""
+
+    def change(data):
+        turn = data["turns"][rows(data, 0)[0]]
+        turn[5] = turn[5].replace("Thought: x", "Thought: y")
+
+    problems = forge(model, change)
+    assert problems and all("the stored prompt hash" in problem for problem in problems)
+
+
+def test_a_prompt_hash_that_was_taken_out_is_missed(model):
+    (problem,) = forge(model, lambda data: data["turns"][rows(data, 0)[0]][6].pop("prompt_sha256"))
+    assert "a language model's reply without the hash of its prompt" in problem
+
+
+def test_scripted_seats_beside_a_model_are_asked_again(model):
+    def change(data):
+        turn = next(row for row in data["turns"] if row[1] and len(row) == 6)
+        turn[5] = turn[5].replace("Talk: ", "Talk: Hm. ")
+
+    problems = forge(model, change)
+    assert any("the scripted players, asked again, do not say what is stored" in problem for problem in problems)
+
+
+def test_other_code_may_render_other_prompts(model):
+    def change(data):
+        for at in rows(data, 0):
+            data["turns"][at][6]["prompt_sha256"] = "0" * 64
+
+    changed = []
+    disguise(model)
+    assert forge(model, lambda data: (change(data), changed.append(len(rows(data, 0))))) == []
+    assert verify(model).notes[-1] == f"{changed[0]} prompts are rendered otherwise by this version of the code"
+
+
+def test_log_probabilities_go_with_tokens(model):
+    (problem,) = forge(model, lambda data: data["turns"][rows(data, 0)[0]][6]["logprobs"].append(-1.0))
+    assert problem.endswith("3 log-probabilities of 2 tokens")
+
+
+def test_a_finish_reason_is_one_of_ours(model):
+    (problem,) = forge(model, lambda data: data["turns"][rows(data, 0)[0]][6].update(finish="tool_calls"))
+    assert "the reply's finish reason is 'tool_calls'; known: stop, length, content_filter, context_limit" in problem
+
+
+@pytest.mark.parametrize("kind", ABORTS)
+@pytest.mark.parametrize("seat", [0, 2, 5])
+def test_aborted_episodes_verify_also_in_the_opening(kind, seat, tmp_path):
+    def say(prompt):
+        return Completion(None, kind) if prompt.conversation == (1, seat) else speak(prompt)
+
+    folder = model_run(tmp_path / "run", say, buyers=["*"])
+    kinds = [orjson.loads(line)["outcome"]["kind"] for line in (folder / EPISODES).read_bytes().splitlines()]
+    assert kinds.count("aborted") == 1
+    report = verify(folder)
+    assert report.ok and not report.notes, report
+
+
+@pytest.mark.parametrize("kind", ABORTS)
+def test_a_lost_episode_cannot_be_called_aborted(kind, model):
+    """A seller that asks only for list prices ends without a deal: -0.1 or worse, where an abort would give 0."""
+
+    def outcome_only(data):
+        data["outcome"], data["reward"] = {**data["outcome"], "kind": "aborted", "reason": kind, "seat": 0}, 0.0
+
+    assert any("outcome: kind replays as" in problem for problem in forge(model, outcome_only))
+
+
+def test_an_abort_with_its_turn_forged_leaves_what_was_said(model):
+    def change(data):
+        at = rows(data, 0)[0]
+        del data["turns"][at + 1 :]
+        row = data["turns"][at]
+        row[2:5] = [None, None, None]
+        row[6] = {**row[6], "finish": "timeout", "violation": "timeout", "detail": "no reply came in time"}
+        data["outcome"] = {"kind": "aborted", "reason": "timeout", "price": None, "buyer": None, "seat": 0}
+        data["reward"] = 0.0
+
+    (problem,) = forge(model, change)
+    assert problem.endswith("a reply that is stored never came (timeout)")
+
+
+def test_an_abort_is_not_undone_by_its_outcome(tmp_path):
+    folder = model_run(
+        tmp_path / "run", lambda p: Completion(None, "timeout") if p.conversation == (0, 0) else speak(p)
+    )
+    assert verify(folder).ok
+
+    def change(data):
+        assert data["outcome"]["kind"] == "aborted"
+        data["outcome"] = {**data["outcome"], "kind": "no_deal", "reason": "seller_quit"}
+
+    assert any("outcome: kind replays as 'aborted'" in problem for problem in forge(folder, change))
+
+
+def test_a_forged_model_record_is_set_aside_when_the_run_is_taken_up(model, modelled, capsys):
+    lines = (model / EPISODES).read_bytes().splitlines(keepends=True)
+    lines[1] = reseal(lines[1], lambda data: data["turns"][rows(data, 0)[0]][6].update(prompt_sha256="0" * 64))
+    (model / EPISODES).write_bytes(b"".join(lines))
+    model_run(model, buyers=["iter-60"])
+    assert contents(model) == contents(modelled)
+    assert "set aside" in verify(model).notes[0] or "found damaged" in verify(model).notes[0]
+
+
+OWN = """
+from negolab.policies.base import Reply
+from negolab.policies.scripted_sellers import ProberSeller
+
+
+class Hashing(ProberSeller):
+    name = "hashing"
+
+    def describe(self):
+        return {"name": self.name}
+
+    def reply(self, requests):
+        return [reply._replace(prompt_sha256="1" * 64) for reply in super().reply(requests)]
+"""
+
+
+def test_prompts_of_a_user_s_own_player_are_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("hashing_seller.py").write_text(OWN, encoding="utf-8")
+    make_run(tmp_path / "run", "--products", "2", seller="hashing_seller:Hashing")
+    report = verify(tmp_path / "run")
+    assert report.ok and len(report.notes) == 1
+    assert report.notes[0].endswith("prompts are of a player's own making: their hashes could not be checked")
