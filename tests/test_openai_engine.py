@@ -441,6 +441,14 @@ def test_what_is_told_of_a_server():
     assert KEY not in repr(make("")) and KEY not in repr(make("")._server)
 
 
+def test_a_server_s_name_for_a_model_is_never_a_path():
+    from negolab.policies.registry import make_models
+
+    pytest.importorskip("openai")
+    spec = spec_of("openai:smollm2-135m")  # which is also the name of a bundled file
+    assert make_models([spec])[spec].describe()["model"] == "smollm2-135m"
+
+
 def test_a_server_is_looked_at_before_a_run():
     conversation = [[{"role": "user", "content": "x" * 4000}]]
     with ModelServer() as server:

@@ -104,7 +104,9 @@ def make_models(specs: Iterable[ModelSpec]) -> dict[ModelSpec, LanguageModel]:
     made: dict[ModelSpec, LanguageModel] = {}
     for group in alike.values():
         different = list(dict.fromkeys(group))
-        engine = make_engine([replace(spec, model=located(spec.model)) for spec in different])
+        # A server has its own names; only what this process loads lies somewhere.
+        here = [replace(spec, model=located(spec.model)) for spec in different if spec.engine != "openai"]
+        engine = make_engine(here or different)
         made |= {spec: LanguageModel(spec, engine) for spec in different}
     return made
 
