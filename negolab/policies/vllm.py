@@ -29,7 +29,7 @@ from negolab.policies.chat_template import ChatFormat, Conversations, first_line
 from negolab.policies.engine import Completion, Done, Prompt, split_reasoning
 from negolab.policies.fingerprint import fingerprint
 from negolab.policies.memory import GIB, Memory, estimate, number_format, shape_of, stored_bytes
-from negolab.policies.spec import ModelSpec, VllmSpec
+from negolab.policies.spec import ModelSpec, VllmSpec, located
 from negolab.prompts.multi_buyer import Message
 
 _CPU_CACHE = 4
@@ -66,7 +66,7 @@ class VllmEngine:
         self.window = spec.batch
         if find_spec("vllm") is None:
             raise missing("vllm", ImportError(name="vllm"))
-        if Path(spec.model).suffix == ".gguf":
+        if Path(located(spec.model)).suffix == ".gguf":
             raise NegolabError(f"{self._who}: vLLM reads no GGUF files here; give a folder with safetensors files")
         self._tokenizer = load_tokenizer(spec.model, spec.revision, "vllm")
         self._config, self._commit = _model_config(spec)
