@@ -108,7 +108,8 @@ def _tensors(folder: Path, where: str) -> dict[str, dict[str, list[int]]]:
             if length > 100 << 20:
                 raise ValueError("its header is too long")
             header = json.loads(file.read(length))
-            end = 8 + length + max((entry["data_offsets"][1] for key, entry in header.items() if key[0] != "_"))
+            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+            end = 8 + length + max(ends, default=0)
         if path.stat().st_size < end:
             raise ValueError("it is cut off")
         shapes: dict[str, dict[str, list[int]]] = {}
