@@ -29,12 +29,26 @@ def quiet() -> Iterator[None]:
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    gguf = _gguf_module()
+    own_bar = getattr(gguf, "tqdm", None)
+    if own_bar is not None:
+        gguf.tqdm = lambda items, **options: items  # the one bar that those switches do not reach
     try:
         yield
     finally:
+        if own_bar is not None:
+            gguf.tqdm = own_bar
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def _gguf_module() -> Any:
+    try:
+        from transformers import modeling_gguf_pytorch_utils
+    except ImportError:
+        return None
+    return modeling_gguf_pytorch_utils
 
 
 def source(spec: TransformersSpec) -> tuple[str, dict[str, Any]]:
@@ -245,7 +259,8 @@ class Model:
         import torch
 
         options = {"attention_mask": mask, "position_ids": positions, self._cache_name: cache, **self._options}
-        with torch.inference_mode():
+        # Not inference_mode: its tensors could not be written to outside of it, and caches are, between passes.
+        with torch.no_grad():
             if self._model is self._base:
                 found = self._base(input_ids=ids, use_cache=True, **options)
             elif self.mixes:
