@@ -9,7 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -29,7 +29,7 @@ from negolab.report import metrics_csv
 from negolab.rollout import ticks
 from negolab.scenario import Schedule, regime
 from negolab.statistics import Estimate
-from negolab.store import DAMAGED, METRICS_CSV, PID, Run, new_manifest
+from negolab.store import DAMAGED, EPISODES, METRICS_CSV, PID, Run, new_manifest
 from negolab.verify import Scripted, check_record, names_of
 from negolab.workers import spread
 from negolab.writer import RunWriter
@@ -204,12 +204,10 @@ def evaluate(
     # Only scripted players are asked again on a resume: others may answer differently, or cost money.
     judge = Scripted(made.cast().seller, made.cast().buyers).check if made.scripted else check_record
     check = partial(judge, schedule=made.schedule, names=names_of(manifest["players"]))
-    for line in made.cast().check(made.schedule):
-        if say is not None:
-            say(line)
     with (
-        closing(made.cast()),
+        closing(made.cast()) as cast,
         _joined(made, ray, workers) as cluster,
+        _checked(made, Path(out), say or _nobody),
         RunWriter(out, manifest, made.schedule.products, check) as writer,
     ):
         if say is not None:
@@ -220,14 +218,14 @@ def evaluate(
                 watch.begin(made, writer.folder)
             try:
                 for episode, reason in _write_all(writer, fresh, len(made.schedule), progress, watch):
-                    made.cast().dropped(episode, reason)
+                    cast.dropped(episode, reason)
             finally:
                 if watch is not None:
                     watch.end()
         if writer.n_owed:
             _check_spent(made, writer)
             raise NegolabError(
-                f"{writer.n_owed} of {len(made.schedule)} episodes could not be played ({made.cast().why}); what was "
+                f"{writer.n_owed} of {len(made.schedule)} episodes could not be played ({cast.why}); what was "
                 "finished is kept, run the same command again to go on"
             )
         writer.finish()
@@ -235,6 +233,20 @@ def evaluate(
         found = summarise_run(Run(out))
         writer.write_text(METRICS_CSV, metrics_csv(found))
     return found
+
+
+@contextmanager
+def _checked(made: Plan, out: Path, say: Callable[[str], object]) -> Iterator[None]:
+    """Hold the models against the run before its folder appears, unless that holds all episodes: printing a finished
+    run again needs no server."""
+    try:
+        with (out / EPISODES).open("rb") as file:
+            finished = sum(1 for _ in file) >= len(made.schedule)
+    except OSError:
+        finished = False
+    for line in [] if finished else made.cast().check(made.schedule):
+        say(line)
+    yield
 
 
 def _check_spent(made: Plan, writer: RunWriter) -> None:

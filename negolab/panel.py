@@ -87,7 +87,7 @@ class Panel:
         """The same panel with settings that the command line gave; None leaves one alone."""
         given = {name: value for name, value in run.items() if value is not None}
         merged = {**self.run.get("knobs", {}), **(knobs or {})}
-        return replace(self, data=data or self.data, run={**self.run, **given, "knobs": merged})
+        return replace(self, data=self.data if data is None else data, run={**self.run, **given, "knobs": merged})
 
     def only(self, names: Sequence[str]) -> tuple[Entry, ...]:
         """The entries of these names, all for none. Raises ``NegolabError`` for a name that no entry has."""

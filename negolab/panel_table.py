@@ -230,6 +230,13 @@ def caption(panel: Panel, rows: Sequence[Result], best: str = "in bold", second:
         )
     if panel.baseline is not None:
         lines.append(f"In pairs: the difference to {panel.baseline} on the same markets, with its own standard error.")
+    for row in rows:
+        aborted = row.found.get("aborted_rate")
+        if aborted is not None and aborted.mean:
+            lines.append(
+                f"{row.seller}: {round(aborted.mean * aborted.n)} of {aborted.n} episodes were aborted: a player could "
+                "not speak (context full, or no reply in time). They count as no deal."
+            )
     lines += [f"Not played: {row.seller}: {' '.join(row.reason.split())}" for row in rows if row.reason]
     return lines
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from negolab.environment.base import SELLER, Said, Turn
+from negolab.environment.base import ABORTS, SELLER, Said, Turn
 from negolab.episodes import Episode
 from negolab.money import dollars
 from negolab.prompts.multi_buyer import board
@@ -54,6 +54,12 @@ class Step:
     def heading(self) -> str:
         """Who spoke, and when."""
         return f"{self.who} - turn {self.turn.turn}"
+
+    @property
+    def fault(self) -> str:
+        """What was wrong with a turn that ended the episode: a broken rule, or no reply; empty for any other turn."""
+        kind = self.turn.violation
+        return "" if kind is None else f"{'No reply' if kind in ABORTS else 'Violation'} ({kind})"
 
 
 def printable(text: str) -> str:
@@ -188,6 +194,7 @@ _NO_DEAL = {
     "messages_exhausted": ("the seller's {} messages are used up", "no messages left"),
 }
 """How an episode ends without a deal: in the outcome's sentence, and in the last turn's title."""
+_ABORTED = {"context_limit": "the conversation does not fit into its context", "timeout": "no reply came in time"}
 
 
 def outcome_text(episode: Episode) -> str:
@@ -196,9 +203,11 @@ def outcome_text(episode: Episode) -> str:
     if o.kind == "deal" and o.price is not None and o.buyer is not None:
         how = "the seller accepted its bid" if o.seat == SELLER else "the buyer accepted the seller's ask"
         return f"Deal at {dollars(o.price)} with {buyer_name(episode, o.buyer)}: {how}."
+    who = "the seller" if o.seat == SELLER else f"Buyer {o.seat}"
+    if o.kind == "aborted":
+        return f"Aborted: {who} could not speak: {_ABORTED.get(o.reason, o.reason)}. No rule was broken."
     if o.kind == "violation":
         detail = f": {episode.turns[-1].detail}" if episode.turns and episode.turns[-1].detail else ""
-        who = "the seller" if o.seat == SELLER else f"Buyer {o.seat}"
         return f"Violation by {who} ({o.reason}){detail}."
     why = _NO_DEAL[o.reason][0].format(s.message_budget) if o.reason in _NO_DEAL else o.reason
     return f"No deal: {why}."
@@ -231,7 +240,7 @@ def reward_text(episode: Episode) -> str:
         if ratio > 1.0:
             text = f"reward = min(1, {share}) = min(1, {ratio:.3f}) = 1"
     else:
-        value, text = 0.0, "reward = 0 (no deal)"
+        value, text = 0.0, f"reward = 0 ({'aborted, counts as no deal' if o.kind == 'aborted' else 'no deal'})"
     if value != episode.reward:
         text += f"; but the record says {episode.reward!r}: run `negolab verify`"
     return text
@@ -243,7 +252,9 @@ def _sections(episode: Episode) -> list[tuple[str, list[Step]]]:
     for step in steps(episode):
         grouped.setdefault(step.turn.turn, []).append(step)
     o = episode.outcome
-    closed = f"the deal closes at {dollars(o.price or 0)}" if o.kind == "deal" else "a rule is broken"
+    closed = {"deal": f"the deal closes at {dollars(o.price or 0)}", "aborted": "no reply"}.get(
+        o.kind, "a rule is broken"
+    )
     ending = _NO_DEAL[o.reason][1] if o.reason in _NO_DEAL else closed
     titled = []
     for number, group in grouped.items():
@@ -307,8 +318,8 @@ def _step_lines(step: Step, width: int, paint: Callable[[str, str], str], though
     lines.append(paint(wrap(step.heading, width), code))
     if step.turn.fallback:
         lines.append(wrap("  fallback: played by the guard, not by the player", width))
-    if step.turn.violation is not None:
-        lines.append(paint(wrap(f"  VIOLATION ({step.turn.violation}): {step.turn.detail}", width, hang=4), _ANSI_BAD))
+    if step.fault:
+        lines.append(paint(wrap(f"  {step.fault.upper()}: {step.turn.detail}", width, hang=4), _ANSI_BAD))
     if step.raw is not None:
         lines.append(_quoted(step.raw, width))
     for label, text in step.parts:

@@ -126,7 +126,7 @@ def _run_seller(args: argparse.Namespace) -> int:
     from negolab.report import metrics_table
 
     settings = _settings(args)
-    made, say = plan(settings, args.data or SAMPLE), _noted_once()
+    made, say = plan(settings, SAMPLE if args.data is None else args.data), _noted_once()
     for warning in made.warnings:
         say(warning)
     models, name = made.models, made.cast().seller.name

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from negolab.catalog import Catalog, Listing, Product
-from negolab.environment.base import SELLER, Move, Request, Said, Turn
+from negolab.environment.base import ABORTS, SELLER, Move, Request, Said, Turn
 from negolab.episodes import Episode
 from negolab.notebook.frames import episodes, numeric
 from negolab.papers import multi_buyer as paper
@@ -35,6 +35,8 @@ def path(episode: Episode) -> list[tuple[int, int, str, int | None]]:
 
 def _broken(turn: Turn, episode: Episode) -> tuple[int, str, int | None]:
     """The channel and price of a reply that broke a rule, as far as its text names them; 0 for no channel."""
+    if turn.violation in ABORTS:  # there is no text to read
+        return (turn.seat if turn.seat != SELLER else 0), "aborted", None
     codename, n = episode.scenario.product.listing.codename, episode.scenario.n_buyers
     read = parse_seller(turn.text, codename) if turn.seat == SELLER else parse_buyer(turn.text, codename)
     price, target = (read.price, read.target) if isinstance(read, Move) else (None, None)
@@ -158,6 +160,8 @@ def outcome_line(episode: Episode) -> str:
         what = f"deal at ${outcome.price / 100:,.2f} with Buyer {outcome.buyer} (rank {scenario.rank(outcome.buyer)})"
     elif outcome.kind == "violation":
         what = f"the seller broke a rule ({outcome.reason})"
+    elif outcome.kind == "aborted":
+        what = f"aborted ({outcome.reason})"
     else:
         what = f"no deal ({outcome.reason})"
     return f"{scenario.product.listing.codename}: {what}, reward {episode.reward:+.4f}"

@@ -194,9 +194,9 @@ def episode_path(
     """What happened in one episode, one panel per buyer (the transcripts of section 14 as a picture).
 
     ``offers``: ``(turn, buyer from 1, what, cents)`` in order, where ``what`` is ``"bid"``, ``"ask"``, ``"deal"``,
-    ``"quit"`` or ``"violation"``. The last two may lack a price (None), and a buyer (0: the seller's own quit, or a
-    reply that names no buyer), and then stand in every panel. ``budgets``: hidden budgets in cents by buyer. Lines mark
-    the seller's cost, the list price and the buyer's budget.
+    ``"quit"``, ``"violation"`` or ``"aborted"``. The last three may lack a price (None), and a buyer (0: the seller's
+    own quit, or a reply that names no buyer), and then stand in every panel. ``budgets``: hidden budgets in cents by
+    buyer. Lines mark the seller's cost, the list price and the buyer's budget.
     """
     busy = sorted(range(1, len(budgets) + 1), key=lambda b: (-sum(o[1] == b for o in offers), b))[:_MAX_CHANNELS]
     buyers = sorted(busy)
@@ -244,6 +244,7 @@ _ENDINGS: Mapping[str, tuple[str, Any]] = {
     "deal": ("deal", {"color": GREEN, "marker": "*", "ms": 15, "mec": "white"}),
     "quit": ("quits", {"color": BLUE, "marker": "s", "ms": 9, "mfc": "white", "mew": 1.6}),
     "violation": ("violation", {"color": VERMILLION, "marker": "X", "ms": 12, "mec": DARK}),
+    "aborted": ("no reply", {"color": MID, "marker": "D", "ms": 9, "mec": DARK}),
 }
 """What ends a channel or the episode: its word in a heading, and its marker, each of a shape of its own."""
 

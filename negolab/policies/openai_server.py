@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import ipaddress
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from negolab.errors import NegolabError
 from negolab.policies import chat_completions as wire
 from negolab.policies.retry import may_pass, retry_after
-from negolab.policies.spec import OpenAISpec, key_of
+from negolab.policies.spec import OpenAISpec
 
 PUBLIC = "https://api.openai.com/v1"
 """Asked where no address is given."""
@@ -68,7 +69,7 @@ class Server:
         self.host = _host_of(self._base_url, self.who)
         self.private = _is_private(self.host)
         """It is on this machine or in a network of its own."""
-        self._key = _checked_key(spec, self.who)
+        self._key = _checked_key(spec, self.who, self.private)
         self.extra = _checked_body(spec, self.who, self._key)
         """Further fields of every request."""
         self._spec = spec
@@ -245,8 +246,13 @@ def _is_private(host: str) -> bool:
     return address.is_private or address.is_loopback or address.is_link_local
 
 
-def _checked_key(spec: OpenAISpec, who: str) -> str:
-    key = key_of(spec)
+def _checked_key(spec: OpenAISpec, who: str, private: bool) -> str:
+    """The key from the environment; servers of one's own need none."""
+    key = os.environ.get(spec.key_env, "").strip()
+    if not key:
+        if not private:
+            raise NegolabError(f"{who} needs a key in the environment variable {spec.key_env}")
+        return "none"
     if not key.isascii() or not key.isprintable() or " " in key:
         raise NegolabError(f"{who}: the key in the environment variable {spec.key_env} holds characters no key has")
     return key

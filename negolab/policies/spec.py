@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
@@ -281,12 +280,3 @@ def options_help() -> str:
                 shown = "" if option.default in (None, "", "{}") else f" ({option.default})"
                 lines.append(f"  {option.name}{shown}: {option.metadata['help']}")
     return "\n".join(lines)
-
-
-def key_of(spec: OpenAISpec) -> str:
-    """The key from the environment: never written anywhere. Raises ``NegolabError`` where a public server needs one."""
-    key = os.environ.get(spec.key_env, "")
-    local = re.match(r"https?://(localhost|127\.0\.0\.1|\[::1\])([:/]|$)", spec.base_url)
-    if not key.strip() and not local:
-        raise NegolabError(f"{spec.engine}:{spec.model} needs a key in the environment variable {spec.key_env}")
-    return key.strip() or "none"
