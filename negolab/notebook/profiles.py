@@ -62,7 +62,7 @@ def shipped(folder: Path | None = None) -> list[Notebook]:
 
 
 def read_cells(path: Path) -> list[dict[str, Any]]:
-    """A notebook's cells (nbformat 4), each source as one text. Raises ``ValueError`` or ``OSError`` for other files."""
+    """A notebook's cells (nbformat 4), each source one text. Raises ``ValueError`` or ``OSError`` for another file."""
     return read_book(path)[0]
 
 
