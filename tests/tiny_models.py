@@ -141,7 +141,15 @@ def tokenizer(family: str, template: str = "") -> Any:
 def save_model(folder: Path, kind: str = "llama", family: str = "chatml", **changes: Any) -> Path:
     """A folder with a random model of about 50,000 weights and its tokenizer."""
     import torch
-    from transformers import GenerationConfig, LlamaConfig, MistralConfig, Qwen3Config
+    from transformers import (
+        AutoModelForCausalLM,
+        Gemma3TextConfig,
+        GenerationConfig,
+        Lfm2Config,
+        LlamaConfig,
+        MistralConfig,
+        Qwen3Config,
+    )
 
     chat = tokenizer(family)
     options: dict[str, Any] = {
@@ -159,10 +167,15 @@ def save_model(folder: Path, kind: str = "llama", family: str = "chatml", **chan
         "initializer_range": 0.4,
         **changes,
     }
-    config = {"llama": LlamaConfig, "qwen3": Qwen3Config, "mistral": MistralConfig}[kind](**options)
+    kinds = {
+        "llama": LlamaConfig,
+        "qwen3": Qwen3Config,
+        "mistral": MistralConfig,
+        "gemma3": Gemma3TextConfig,
+        "lfm2": Lfm2Config,
+    }
+    config = kinds[kind](**options)
     torch.manual_seed(random.Random(kind).randrange(1 << 30))
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.generation_config = GenerationConfig(eos_token_id=config.eos_token_id, pad_token_id=chat.pad_token_id)
     model.save_pretrained(folder)
