@@ -59,7 +59,7 @@ class Step:
     def fault(self) -> str:
         """What was wrong with a turn that ended the episode: a broken rule, or no reply; empty for any other turn."""
         kind = self.turn.violation
-        return "" if kind is None else f"{'No reply' if kind in ABORTS else 'Violation'} ({kind})"
+        return "" if kind is None else "No reply" if kind in ABORTS else "Violation"
 
 
 def printable(text: str) -> str:
@@ -319,7 +319,9 @@ def _step_lines(step: Step, width: int, paint: Callable[[str, str], str], though
     if step.turn.fallback:
         lines.append(wrap("  fallback: played by the guard, not by the player", width))
     if step.fault:
-        lines.append(paint(wrap(f"  {step.fault.upper()}: {step.turn.detail}", width, hang=4), _ANSI_BAD))
+        lines.append(
+            paint(wrap(f"  {step.fault.upper()} ({step.turn.violation}): {step.turn.detail}", width, hang=4), _ANSI_BAD)
+        )
     if step.raw is not None:
         lines.append(_quoted(step.raw, width))
     for label, text in step.parts:

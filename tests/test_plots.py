@@ -109,6 +109,7 @@ FIGURES = {
     "path untrained": lambda: path(mb.EXAMPLE_UNTRAINED),
     "path nobody": lambda: plots.episode_path([], [], 100, 200),
     "path quits": lambda: plots.episode_path(ENDED, [2540, 1813, 4011], 1875, 3499),
+    "path aborted": lambda: plots.episode_path([*ENDED[:4], (2, 0, "aborted", None)], [2540, 1813, 4011], 1875, 3499),
     "path seller quits": lambda: plots.episode_path([*ENDED[:4], (2, 0, "quit", None)], [2540, 1813, 4011], 1875, 3499),
     "path silent": lambda: plots.episode_path([], [150, 180], 100, 200),
     "path one offer": lambda: plots.episode_path([(1, 1, "bid", 150)], [150], 150, 150),
@@ -185,6 +186,8 @@ def test_quits_and_violations_are_marked_and_only_what_is_drawn_has_a_key():
     marks = [{str(line.get_marker()): line.get_xydata() for line in ax.lines} for ax in fig.axes]
     assert marks[0]["X"].tolist() == [[2, 18]] and "X" not in marks[1] and "X" not in marks[2]
     assert marks[2]["s"].tolist() == [[2, 9.33]], "a buyer leaves at its last bid"
+    fig = FIGURES["path aborted"]()
+    assert "No reply on turn 2: no single channel" in texts(fig) and "violation" not in legend(fig)
     fig = FIGURES["path seller quits"]()
     assert "Seller quits on turn 2: no single channel" in texts(fig)
     assert all("s" in [str(line.get_marker()) for line in ax.lines] for ax in fig.axes)

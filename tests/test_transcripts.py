@@ -229,6 +229,26 @@ def test_guard_fallback_tokens_and_violations_are_shown_as_such():
     assert page.words.count("Reply refused by the guard") == 6 and "Fallback: played by the guard" in page.words
 
 
+@pytest.mark.parametrize(
+    ("seat", "finish", "said"),
+    [
+        (0, "context_limit", "Aborted: the seller could not speak: the conversation does not fit into its context."),
+        (1, "timeout", "Aborted: Buyer 1 could not speak: no reply came in time."),
+    ],
+)
+def test_an_aborted_episode_is_no_violation(seat, finish, said):
+    texts = {1: [text_of(1, "BUY", 900, None)], 0: [text_of(0, "SELL", 3000, 1)]}
+    texts[seat] = [*texts[seat], Reply(None, finish)] if seat else [Reply(None, finish)]
+    episode = played(market(budgets=(2000,), openings=(900,)), texts)
+    text = " ".join(to_text(episode).split())
+    assert episode.outcome.kind == "aborted" and said in text and "No rule was broken." in text
+    assert f"NO REPLY ({finish})" in text and "reward = 0 (aborted, counts as no deal)" in text
+    page = Page(to_html(episode))
+    assert said in page.words and f"No reply: {finish}." in page.words
+    for shown in (text, page.words):
+        assert not re.search("violation|a rule is broken", shown, re.IGNORECASE)
+
+
 def test_terminal_escapes_and_direction_marks_are_spelled_out():
     talk = "red \x1b[31m, bell \x07, title \x1b]0;x\x07, back \x08, flip \u202e, lone \ud800, wide \u2028"
     shown = printable(talk)
