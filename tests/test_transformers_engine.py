@@ -344,18 +344,18 @@ def test_what_cannot_be_used_is_told_before_weights_are_read(llama, tmp_path, mo
     t5.mkdir()
     (t5 / "config.json").write_text('{"model_type": "t5"}')
     (tmp_path / "ia3").mkdir()
-    (tmp_path / "ia3" / "adapter_config.json").write_text('{"peft_type": "IA3"}')
+    (tmp_path / "ia3" / "adapter_config.json").write_text('{"peft_type": "IA3", "r": 4}')
     (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    (tmp_path / "bare" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
     for options, says in [
         ({"model": str(t5)}, "is no causal language model"),
         ({"model": str(tmp_path / "none")}, "no such folder or file"),
         ({"device": "cuda:77"}, "device 'cuda:77' cannot be used"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
-        ({"adapter": str(tmp_path)}, "holds no LoRA adapter"),
-        ({"adapter": str(tmp_path / "ia3")}, "an adapter of type IA3; allowed: LORA"),
-        ({"adapter": str(tmp_path / "bare")}, "holds no weights"),
-        ({"adapter": str(tmp_path / "no such")}, "no such folder or file"),
+        ({"adapter": str(tmp_path)}, "has no adapter_config.json"),
+        ({"adapter": str(tmp_path / "ia3")}, "is of type IA3 with rank 4; allowed: LORA"),
+        ({"adapter": str(tmp_path / "bare")}, "has no weights"),
+        ({"adapter": str(tmp_path / "no such")}, "is no folder, and no name on the hub"),
     ]:
         with pytest.raises(NegolabError, match=re.escape(says)) as caught:
             make_engine([TransformersSpec(**{"model": str(llama), **options})])
@@ -366,7 +366,10 @@ def test_an_adapter_of_another_model_is_refused(llama, tmp_path):
     pytest.importorskip("peft")
     wide = save_model(tmp_path / "wide", hidden_size=48)
     deep = save_model(tmp_path / "deep", num_hidden_layers=3)
-    for other, says in ((wide, "width 48, the model's is 32"), (deep, "it has a layer 2, the model 2")):
+    for other, says in (
+        (wide, "trained on a model of width 48, but .* is 32 wide"),
+        (deep, "changes layer 2, but .* has 2 layers"),
+    ):
         adapter = save_adapter(other, tmp_path / f"of-{other.name}", 1)
         with pytest.raises(NegolabError, match=says):
             engine_of(llama, adapter=adapter)

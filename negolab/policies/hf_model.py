@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from negolab.errors import NegolabError
+from negolab.policies.adapters import Adapter, load_adapter
 from negolab.policies.chat_template import check_folder, check_gguf, first_line, hub_name, missing
 from negolab.policies.spec import TransformersSpec
 
@@ -119,62 +118,24 @@ def dtype_of(spec: TransformersSpec, config: Any, device: Any) -> str:
     return own.removeprefix("torch.")
 
 
-def check_adapter(adapter: str, config: Any | None) -> dict[str, Any]:
-    """A LoRA adapter's configuration, held against the model's as far as its files tell; ``{}`` for one on the hub.
+def check_adapters(names: Sequence[str], config: Any, model: str) -> dict[str, Adapter]:
+    """LoRA adapters by name, held against the model's configuration; those on the hub are fetched.
 
-    Raises ``NegolabError`` for a folder that holds no LoRA adapter, or one of another model.
+    Raises ``NegolabError`` for one that cannot be used with this model.
     """
+    if not names:
+        return {}
     try:
         import peft  # noqa: F401
     except ImportError as error:
         raise missing(EXTRA, error) from None
-    folder = Path(adapter)
-    if not folder.exists():
-        hub_name(adapter)
-        return {}
-    try:
-        found = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise NegolabError(f"{adapter} holds no LoRA adapter: there is no readable adapter_config.json in it") from None
-    if not isinstance(found, dict) or found.get("peft_type") != "LORA":
-        kind = found.get("peft_type") if isinstance(found, dict) else None
-        raise NegolabError(f"{adapter} is an adapter of type {kind}; allowed: LORA")
-    weights = folder / "adapter_model.safetensors"
-    if not weights.is_file() and not (folder / "adapter_model.bin").is_file():
-        raise NegolabError(f"{adapter} holds no weights: there is no adapter_model.safetensors in it")
-    if config is not None and weights.is_file():
-        _check_shapes(adapter, _shapes(weights), config.get_text_config())
-    return found
-
-
-def _shapes(path: Path) -> dict[str, list[int]]:
-    """The shapes of the tensors in a safetensors file, from its header."""
-    try:
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(size if size < 1 << 27 else 0))
-        return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
-    except (OSError, ValueError, KeyError, TypeError, struct.error, OverflowError):
-        raise NegolabError(f"{path} is damaged: its header cannot be read") from None
-
-
-def _check_shapes(adapter: str, shapes: Mapping[str, Sequence[int]], text: Any) -> None:
-    layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
-    for name, shape in shapes.items():
-        parts = name.split(".")
-        numbers = [int(part) for part in parts if part.isdigit()]
-        if layers is not None and numbers and numbers[0] >= layers:
-            raise NegolabError(f"{adapter} does not fit the model: it has a layer {numbers[0]}, the model {layers}")
-        # What goes into the queries' and keys' projections is the hidden state, in every decoder.
-        of_hidden = "lora_A" in parts and any(part in ("q_proj", "k_proj", "v_proj") for part in parts)
-        if hidden is not None and of_hidden and shape[-1] != hidden:
-            raise NegolabError(f"{adapter} does not fit the model: width {shape[-1]}, the model's is {hidden}")
+    return {name: load_adapter(name, config.to_dict(), model) for name in names}
 
 
 class Model:
     """Weights on a device, with any number of LoRA adapters."""
 
-    def __init__(self, spec: TransformersSpec, config: Any, adapters: Sequence[str]) -> None:
+    def __init__(self, spec: TransformersSpec, config: Any, adapters: Mapping[str, Adapter]) -> None:
         """Reads the weights. Raises ``NegolabError`` where they cannot be read or do not fit into memory."""
         import torch
         from transformers import AutoModelForCausalLM
@@ -204,31 +165,32 @@ class Model:
         self._base = model
         self.mixes = True
         """One batch may hold rows of different adapters."""
-        for at, adapter in enumerate(adapters):
+        for at, adapter in enumerate(adapters.values()):
             self._add(adapter, f"adapter{at}")
 
-    def _add(self, adapter: str, name: str) -> None:
+    def _add(self, adapter: Adapter, name: str) -> None:
         from peft import PeftModel, get_peft_model_state_dict
         from peft.utils import load_peft_weights
 
+        folder = str(adapter.folder)
         try:
             with quiet():
                 if self._model is self._base:
-                    self._model = PeftModel.from_pretrained(self._base, adapter, adapter_name=name)
+                    self._model = PeftModel.from_pretrained(self._base, folder, adapter_name=name)
                 else:
-                    self._model.load_adapter(adapter, adapter_name=name)
-                given = load_peft_weights(adapter, device="cpu")
+                    self._model.load_adapter(folder, adapter_name=name)
+                given = load_peft_weights(folder, device="cpu")
         except Exception as error:  # whatever a broken file makes of it
-            raise NegolabError(f"the adapter {adapter} cannot be loaded: {first_line(error)}") from None
+            raise NegolabError(f"the adapter {adapter.name} cannot be loaded: {first_line(error)}") from None
         self._model.eval()
         # peft leaves out what it finds no place for, and the model would then answer as if there were no adapter.
         there = get_peft_model_state_dict(self._model, adapter_name=name)
         if not given or given.keys() - there.keys():
             left = ", ".join(sorted(given.keys() - there.keys())[:3]) or "it holds no weights"
-            raise NegolabError(f"the adapter {adapter} does not fit the model: {left}")
+            raise NegolabError(f"the adapter {adapter.name} does not fit the model: {left}")
         config = self._model.peft_config[name]
         self.mixes &= not (config.use_dora or getattr(config, "target_parameters", None))
-        self._named[adapter] = name
+        self._named[adapter.name] = name
 
     @property
     def cached(self) -> bool:

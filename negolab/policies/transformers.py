@@ -11,16 +11,18 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from negolab.errors import NegolabError
+from negolab.policies.adapters import Adapter
 from negolab.policies.chat_template import ChatFormat, Conversation, Conversations, load_tokenizer
 from negolab.policies.engine import Completion, Done, Prompt, Sampling, split_reasoning
 from negolab.policies.fingerprint import fingerprint
 from negolab.policies.hf_generate import CachedRunner, Counts, PlainRunner, Row, Runner, generate
 from negolab.policies.hf_model import (
     Model,
-    check_adapter,
+    check_adapters,
     context_of,
     device_of,
     dtype_of,
@@ -48,7 +50,7 @@ class TransformersEngine:
 
     def __init__(self, specs: Sequence[TransformersSpec]) -> None:
         self._spec = specs[0]
-        self._adapters = list(dict.fromkeys(spec.adapter for spec in specs if spec.adapter))
+        self._names = list(dict.fromkeys(spec.adapter for spec in specs if spec.adapter))
         self._thinking = list(dict.fromkeys(spec.thinking for spec in specs))
         self.window = self._spec.batch
         self.allowed: Allowed | None = None
@@ -57,7 +59,9 @@ class TransformersEngine:
         _, options = source(self._spec)
         # A GGUF file's configuration takes seconds to read.
         self._config: Any = None if "gguf_file" in options else load_config(self._spec)
-        self._adapter_configs = {adapter: check_adapter(adapter, self._config) for adapter in self._adapters}
+        self._adapters: dict[str, Adapter] = {}
+        if self._config is not None:
+            self._adapters = check_adapters(self._names, self._config, self._spec.model)
         self._formats: dict[bool | None, Conversations] = {}
         self._model: Model | None = None
         self._fallback = ""
@@ -71,8 +75,7 @@ class TransformersEngine:
         """The model's configuration."""
         if self._config is None:
             self._config = load_config(self._spec)
-            for adapter in self._adapters:
-                check_adapter(adapter, self._config)
+            self._adapters = check_adapters(self._names, self._config, self._spec.model)
         return self._config
 
     def conversations(self, thinking: bool | None) -> Conversations:
@@ -119,7 +122,9 @@ class TransformersEngine:
             "versions": {name: importlib.metadata.version(name) for name in names},
         }
         if self._adapters:
-            found["adapters"] = [fingerprint(adapter) for adapter in self._adapters]
+            found["adapters"] = [
+                fingerprint(str(adapter.folder)) | {"model": _short(name)} for name, adapter in self._adapters.items()
+            ]
         return found
 
     def submit(self, prompts: Sequence[Prompt], done: Done) -> None:
@@ -303,3 +308,8 @@ class TransformersEngine:
             import torch
 
             torch.cuda.empty_cache()
+
+
+def _short(adapter: str) -> str:
+    """An adapter's name without where it lies."""
+    return Path(adapter).resolve().name if Path(adapter).exists() else adapter
