@@ -20,24 +20,100 @@ from negolab.policies.spec import spec_of
 from negolab.scenario import REGIMES
 from negolab.store import EPISODES, PID
 from negolab.verify import verify
-from runs import call, command, contents, default_interrupt, environment, evaluate_args, one_line
+from runs import ROOT, call, command, contents, default_interrupt, environment, evaluate_args, one_line
 from servers import MODEL, ModelServer
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def quick(tmp_path_factory: pytest.TempPathFactory):
+    """A ``PYTHONPATH`` under which Ray's half a dozen processes start in half the time.
+
+    Each imports jsonschema, which imports a grammar of internationalised addresses where one is installed (JupyterLab
+    brings it): three seconds of work, for a format that Ray does not use.
+    """
+    folder = tmp_path_factory.mktemp("quick")
+    (folder / "rfc3987_syntax.py").write_text("raise ImportError('not needed here')\n", encoding="utf-8")
+    return os.pathsep.join([str(folder), str(ROOT)])
+
+
+@pytest.fixture(scope="module")
+def cluster(quick):
     """A cluster of this machine with two processors, which all tests share: it takes seconds to start."""
-    with joined("local", 2) as found:
-        assert found.workers == 2
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", quick)
+        with joined("local", 2) as found:
+            assert found.workers == 2
+            yield found
 
 
 def play(out: Path, settings: Settings, **options) -> dict[str, bytes]:
     """A run's files; ``say`` fills a list where one is given."""
     evaluate(settings, out, progress=False, **options)
     return contents(out)
+
+
+# -- the driver -------------------------------------------------------------------------------------------------------
+
+SLOW = """
+import time
+
+from negolab.policies.scripted_sellers import ProberSeller
+
+
+class Slow(ProberSeller):
+    name = "slow"
+
+    def describe(self):
+        return {"name": self.name}
+
+    def reply(self, requests):
+        time.sleep(0.05)
+        return super().reply(requests)
+"""
+
+
+def started(folder: Path, python_path: str, *more: str) -> subprocess.Popen:
+    """An evaluation on Ray with the slow seller, once some of its episodes are stored."""
+    (folder / "slow_seller.py").write_text(SLOW, encoding="utf-8")
+    args = evaluate_args(folder / "run", "--products", "12", "--workers", "2", *more, seller="slow_seller:Slow")
+    process = subprocess.Popen(
+        command(args),
+        cwd=folder,
+        env=environment(PYTHONPATH=python_path),
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=default_interrupt,
+    )
+    deadline, path = time.monotonic() + 120, folder / "run" / EPISODES
+    while time.monotonic() < deadline and process.poll() is None and not (path.exists() and path.stat().st_size):
+        time.sleep(0.02)
+    assert process.poll() is None and path.stat().st_size, process.communicate()[1]
+    return process
+
+
+def gone(family: list[psutil.Process], seconds: float) -> bool:
+    """Whether all of them end in time."""
+    return not psutil.wait_procs(family, timeout=seconds)[1]
+
+
+@needs_ray
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray ties its processes to their parent on Linux")
+def test_the_driver_killed_leaves_a_run_that_goes_on_and_no_worker(quick, tmp_path, monkeypatch):
+    process = started(tmp_path, quick, "--ray")
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len([child for child in family if "_Actor" in child.name()]) == 2
+    process.kill()
+    process.communicate()
+    assert gone(family, 10), "workers, or parts of the cluster, outlive a killed driver"
+    stored = (tmp_path / "run" / EPISODES).read_bytes().count(b"\n")
+    assert 0 < stored < 24
+    monkeypatch.chdir(tmp_path)
+    settings = Settings("slow_seller:Slow", products=12)
+    assert play(tmp_path / "run", settings) == play(tmp_path / "whole", settings)
 
 
 # -- the same bytes ---------------------------------------------------------------------------------------------------
@@ -195,74 +271,15 @@ def test_a_setup_that_fails_is_told_and_nothing_to_do_starts_nobody(cluster):
     assert list(cluster.spread(cannot_be_set_up, "", [], list, print)) == []
 
 
-# -- the driver -------------------------------------------------------------------------------------------------------
-
-SLOW = """
-import time
-
-from negolab.policies.scripted_sellers import ProberSeller
-
-
-class Slow(ProberSeller):
-    name = "slow"
-
-    def describe(self):
-        return {"name": self.name}
-
-    def reply(self, requests):
-        time.sleep(0.05)
-        return super().reply(requests)
-"""
-
-
-def started(folder: Path, *more: str) -> subprocess.Popen:
-    """An evaluation on Ray with the slow seller, once some of its episodes are stored."""
-    (folder / "slow_seller.py").write_text(SLOW, encoding="utf-8")
-    args = evaluate_args(folder / "run", "--products", "12", "--workers", "2", *more, seller="slow_seller:Slow")
-    process = subprocess.Popen(
-        command(args),
-        cwd=folder,
-        env=environment(),
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=default_interrupt,
-    )
-    deadline, path = time.monotonic() + 120, folder / "run" / EPISODES
-    while time.monotonic() < deadline and process.poll() is None and not (path.exists() and path.stat().st_size):
-        time.sleep(0.02)
-    assert process.poll() is None and path.stat().st_size, process.communicate()[1]
-    return process
-
-
-def gone(family: list[psutil.Process], seconds: float) -> bool:
-    """Whether all of them end in time."""
-    return not psutil.wait_procs(family, timeout=seconds)[1]
-
-
-@needs_ray
-@pytest.mark.skipif(sys.platform != "linux", reason="Ray ties its processes to their parent on Linux")
-def test_the_driver_killed_leaves_a_run_that_goes_on_and_no_worker(tmp_path, monkeypatch):
-    process = started(tmp_path, "--ray")
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len([child for child in family if "_Actor" in child.name()]) == 2
-    process.kill()
-    process.communicate()
-    assert gone(family, 10), "workers, or parts of the cluster, outlive a killed driver"
-    stored = (tmp_path / "run" / EPISODES).read_bytes().count(b"\n")
-    assert 0 < stored < 24
-    monkeypatch.chdir(tmp_path)
-    settings = Settings("slow_seller:Slow", products=12)
-    assert play(tmp_path / "run", settings) == play(tmp_path / "whole", settings)
+# -- an interrupt -----------------------------------------------------------------------------------------------------
 
 
 @needs_ray
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_leaves_the_cluster_and_what_was_finished(how, code, cluster, tmp_path):
+def test_an_interrupt_leaves_the_cluster_and_what_was_finished(how, code, cluster, quick, tmp_path):
     import ray
 
-    process = started(tmp_path, "--ray", ray.get_runtime_context().gcs_address)
+    process = started(tmp_path, quick, "--ray", ray.get_runtime_context().gcs_address)
     os.killpg(process.pid, how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code, err
