@@ -64,7 +64,8 @@ class Result:
     @property
     def markets(self) -> str:
         """What it was measured on."""
-        return f"{self.episodes} on {self.products} products ({self.data})" if self.episodes else NOT_PLAYED
+        products = f"{self.products} product{'s' * (self.products != 1)}"
+        return f"{self.episodes} on {products} ({self.data})" if self.episodes else NOT_PLAYED
 
     def record(self) -> dict[str, Any]:
         """The row as ``papers.tables`` reads it."""
@@ -218,7 +219,7 @@ def caption(panel: Panel, rows: Sequence[Result], best: str = "in bold", second:
     buyers = ", ".join(dict.fromkeys(spec.label for spec in run.get("buyers", {}).values()))
     lines = [
         f"Panel {panel.name}: {run['regime']}, split {run.get('split', 'test')}, seed {run.get('seed', 0)}, "
-        f"{run.get('per_product', 2)} episodes per product; buyers: {buyers or 'scripted'}. The same markets for every "
+        f"episodes per product: {run.get('per_product', 2)}; buyers: {buyers or 'scripted'}. The same markets for every "
         "seller of ours.",
         f"Cells: mean ± standard error (n); n/a: does not exist or is not published. Best of a source {best}, second "
         f"{second}. Standard errors clustered by product are in table.csv.",
