@@ -141,11 +141,14 @@ def served(model: Path, batch: int = 16, wait: float = 300) -> Iterator[str]:
     options = f"--served-model-name served --host 127.0.0.1 --port {port} --dtype float32 --max-model-len {CONTEXT}"
     options += f" --max-num-seqs {batch} --enforce-eager --no-enable-chunked-prefill --generation-config vllm"
     options += f" --max-num-batched-tokens {CONTEXT} --enable-prompt-tokens-details"
-    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *options.split()]
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    # As ``vllm serve``, whose own command does not find its version where vLLM was installed as vllm-cpu.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *options.split()]
+    kept = ("VLLM_CPU_OMP_THREADS_BIND",)  # an engine in this process has set others for itself
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_") or name in kept}
+    environment |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             end = time.monotonic() + wait
