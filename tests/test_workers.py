@@ -3,11 +3,17 @@
 import multiprocessing
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from negolab.errors import NegolabError
+from negolab.evaluate import Settings, _worker, evaluate, plan
+from negolab.policies.spec import spec_of
+from negolab.store import EPISODES
 from negolab.workers import spread
+from runs import contents
+from servers import MODEL, ModelServer
 
 
 def squares(offset):
@@ -121,3 +127,54 @@ def test_whoever_stops_listening_does_not_wait_for_what_is_in_play():
     results.close()
     assert time.monotonic() - began < 20
     assert not multiprocessing.active_children()
+
+
+# -- episodes ---------------------------------------------------------------------------------------------------------
+
+SLOW = """
+import time
+
+from negolab.policies.scripted_sellers import ProberSeller
+
+
+class Slow(ProberSeller):
+    name = "slow"
+
+    def describe(self):
+        return {"name": self.name}
+
+    def reply(self, requests):
+        time.sleep(0.06)
+        return super().reply(requests)
+"""
+
+
+def test_slow_players_episodes_are_told_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("slow_in_worker.py").write_text(SLOW, encoding="utf-8")
+    made = plan(Settings("slow_in_worker:Slow", products=4))
+    batches = list(spread(_worker, (made, tmp_path, os.getpid()), [list(range(8))], 1))
+    assert sorted(number for batch in batches for number in batch.numbers) == list(range(8))
+    assert len(batches) > 2 and all(len(batch.numbers) == len(batch.lines) < 8 for batch in batches)
+
+
+def test_why_a_worker_could_not_play_an_episode_reaches_the_parent(tmp_path):
+    pytest.importorskip("openai")
+    wrong: set[str] = set()
+
+    def faults(body, nth):
+        return "broken" if any(code in str(body["messages"]) for code in wrong) else None
+
+    with ModelServer(faults) as server:
+        settings = Settings(spec_of(f"openai:{MODEL}", {"base_url": server.url, "retries": 0}), products=6)
+        made = plan(settings)
+        wrong |= {f"Codename: {made.schedule[4].product.listing.codename},"}
+        with pytest.raises(
+            NegolabError, match=r"^2 of 12 episodes could not be played \(episode [45]: .*HTTP 500"
+        ):
+            evaluate(settings, tmp_path / "run", workers=2, progress=False)
+        assert (tmp_path / "run" / EPISODES).read_bytes().count(b"\n") == 10
+        wrong.clear()
+        evaluate(settings, tmp_path / "run", workers=2, progress=False)
+        evaluate(settings, tmp_path / "whole", progress=False)
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
