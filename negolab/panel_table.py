@@ -219,8 +219,8 @@ def caption(panel: Panel, rows: Sequence[Result], best: str = "in bold", second:
     buyers = ", ".join(dict.fromkeys(spec.label for spec in run.get("buyers", {}).values()))
     lines = [
         f"Panel {panel.name}: {run['regime']}, split {run.get('split', 'test')}, seed {run.get('seed', 0)}, "
-        f"episodes per product: {run.get('per_product', 2)}; buyers: {buyers or 'scripted'}. The same markets for every "
-        "seller of ours.",
+        f"episodes per product: {run.get('per_product', 2)}; buyers: {buyers or 'scripted'}. The same markets for "
+        "every seller of ours.",
         f"Cells: mean ± standard error (n); n/a: does not exist or is not published. Best of a source {best}, second "
         f"{second}. Standard errors clustered by product are in table.csv.",
     ]
