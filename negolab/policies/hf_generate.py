@@ -40,8 +40,8 @@ class Row:
     """Most tokens to sample."""
     sampling: Sampling
     seed: int
-    allowed: Callable[[Sequence[int]], Sequence[int] | None] | None = None
-    """Told what was sampled so far: the tokens that may come next, or None for all."""
+    allowed: Callable[[Sequence[int]], Any] | None = None
+    """Told what was sampled so far: the tokens that may come next (a list or tensor of ids), or None for all."""
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     reused: int = 0
@@ -124,9 +124,9 @@ def _sample(rows: Sequence[Row], logits: Any) -> None:
     for at, row in enumerate(rows):
         allowed = None if row.allowed is None else row.allowed(row.out)
         if allowed is not None:
-            kept = logits[at, list(allowed)]
+            kept = logits[at, allowed]
             logits[at] = float("-inf")
-            logits[at, list(allowed)] = kept
+            logits[at, allowed] = kept
     uniforms = [uniform(row.seed, len(row.out)) for row in rows]
     tokens, logprobs = draw(logits, [row.sampling for row in rows], uniforms)
     for row, token, logprob in zip(rows, tokens, logprobs, strict=True):

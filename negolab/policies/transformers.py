@@ -33,8 +33,9 @@ from negolab.policies.kv_cache import Store
 from negolab.policies.spec import TransformersSpec
 from negolab.prompts.multi_buyer import Message
 
-Allowed = Callable[[Prompt, Sequence[int]], Sequence[int] | None]
-"""Told of a prompt and what was sampled to it so far: the tokens that may come next, None for all."""
+Allowed = Callable[[Prompt, Sequence[int]], Any]
+"""Told of a prompt and what was sampled to it so far: the tokens that may come next (a list or tensor of ids), or None
+for all."""
 
 
 def make_engine(specs: Sequence[TransformersSpec]) -> TransformersEngine:
