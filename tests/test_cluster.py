@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import negolab.cluster
+import negolab.ray_start
 from negolab.cluster import joined
 from negolab.errors import NegolabError
 from negolab.evaluate import Settings, _worker, evaluate, plan
@@ -20,32 +21,19 @@ from negolab.policies.spec import spec_of
 from negolab.scenario import REGIMES
 from negolab.store import EPISODES, PID
 from negolab.verify import verify
-from runs import ROOT, call, command, contents, default_interrupt, environment, evaluate_args, one_line
+from runs import call, command, contents, default_interrupt, environment, evaluate_args, one_line
 from servers import MODEL, ModelServer
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory):
-    """A ``PYTHONPATH`` under which Ray's half a dozen processes start in half the time.
-
-    Each imports jsonschema, which imports a grammar of internationalised addresses where one is installed (JupyterLab
-    brings it): three seconds of work, for a format that Ray does not use.
-    """
-    folder = tmp_path_factory.mktemp("quick")
-    (folder / "rfc3987_syntax.py").write_text("raise ImportError('not needed here')\n", encoding="utf-8")
-    return os.pathsep.join([str(folder), str(ROOT)])
-
-
-@pytest.fixture(scope="module")
-def cluster(quick):
+def cluster():
     """A cluster of this machine with two processors, which all tests share: it takes seconds to start."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", quick)
-        with joined("local", 2) as found:
-            assert found.workers == 2
-            yield found
+    before = os.environ.get("PYTHONPATH")
+    with joined("local", 2) as found:
+        assert found.workers == 2 and os.environ.get("PYTHONPATH") == before
+        yield found
 
 
 def play(out: Path, settings: Settings, **options) -> dict[str, bytes]:
@@ -74,14 +62,14 @@ class Slow(ProberSeller):
 """
 
 
-def started(folder: Path, python_path: str, *more: str) -> subprocess.Popen:
+def started(folder: Path, *more: str) -> subprocess.Popen:
     """An evaluation on Ray with the slow seller, once some of its episodes are stored."""
     (folder / "slow_seller.py").write_text(SLOW, encoding="utf-8")
     args = evaluate_args(folder / "run", "--products", "12", "--workers", "2", *more, seller="slow_seller:Slow")
     process = subprocess.Popen(
         command(args),
         cwd=folder,
-        env=environment(PYTHONPATH=python_path),
+        env=environment(),
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -102,8 +90,8 @@ def gone(family: list[psutil.Process], seconds: float) -> bool:
 
 @needs_ray
 @pytest.mark.skipif(sys.platform != "linux", reason="Ray ties its processes to their parent on Linux")
-def test_the_driver_killed_leaves_a_run_that_goes_on_and_no_worker(quick, tmp_path, monkeypatch):
-    process = started(tmp_path, quick, "--ray")
+def test_the_driver_killed_leaves_a_run_that_goes_on_and_no_worker(tmp_path, monkeypatch):
+    process = started(tmp_path, "--ray")
     family = psutil.Process(process.pid).children(recursive=True)
     assert len([child for child in family if "_Actor" in child.name()]) == 2
     process.kill()
@@ -276,10 +264,10 @@ def test_a_setup_that_fails_is_told_and_nothing_to_do_starts_nobody(cluster):
 
 @needs_ray
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_leaves_the_cluster_and_what_was_finished(how, code, cluster, quick, tmp_path):
+def test_an_interrupt_leaves_the_cluster_and_what_was_finished(how, code, cluster, tmp_path):
     import ray
 
-    process = started(tmp_path, quick, "--ray", ray.get_runtime_context().gcs_address)
+    process = started(tmp_path, "--ray", ray.get_runtime_context().gcs_address)
     os.killpg(process.pid, how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == code, err
@@ -311,7 +299,7 @@ def test_an_address_that_is_none_is_told_before_a_folder_appears(address, says, 
 
 
 def test_without_ray_it_is_told_how_to_get_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(negolab.cluster.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(negolab.ray_start.importlib.util, "find_spec", lambda name: None)
     code, _, err = call(capsys, *evaluate_args(tmp_path / "run", "--ray"))
     assert code == 2 and "pip install 'negolab[ray]'" in one_line(err) and not (tmp_path / "run").exists()
 

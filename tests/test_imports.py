@@ -18,6 +18,7 @@ HEAVY = (
     "trl",
     "vllm",
     "openai",
+    "ray",
     "pandas",
     "matplotlib",
     "seaborn",

@@ -166,9 +166,9 @@ def _panel(args: argparse.Namespace) -> "Panel":
 
 def _run_panel(args: argparse.Namespace) -> int:
     from negolab import panel_table
-    from negolab.cluster import connected
     from negolab.live import Board
     from negolab.panel_run import PanelRun
+    from negolab.ray_start import connected
 
     panel, say = _panel(args), _noted_once()
     only = [name.strip() for text in args.only for name in text.split(",") if name.strip()]
