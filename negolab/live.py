@@ -23,7 +23,7 @@ import orjson
 
 from negolab.costs import Account, Meter, dollars, tokens
 from negolab.environment.base import SELLER
-from negolab.evaluate import Plan
+from negolab.plan import Plan
 from negolab.statistics import Accumulator
 from negolab.store import EPISODES, scan
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from negolab.catalog import SAMPLE
 from negolab.errors import NegolabError
-from negolab.evaluate import Settings
 from negolab.paths import data_dir
+from negolab.plan import Settings
 from negolab.policies.cast import EVERY
 from negolab.policies.registry import BUYERS, SELLERS
 from negolab.policies.spec import ENGINES, SPECS, ModelSpec, is_model, spec_of

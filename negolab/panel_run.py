@@ -16,9 +16,10 @@ from pathlib import Path
 from negolab import costs, panel_table
 from negolab.catalog import Catalog, load_catalog
 from negolab.errors import NegolabError
-from negolab.evaluate import Plan, Watcher, evaluate, plan
+from negolab.evaluate import Watcher, evaluate
 from negolab.panel import OWN, Entry, Panel
 from negolab.panel_table import Result
+from negolab.plan import Plan, plan
 from negolab.policies.spec import ModelSpec
 from negolab.store import MANIFEST, read_manifest
 from negolab.writer import RunWriter

@@ -16,9 +16,10 @@ import negolab.cluster
 import negolab.ray_start
 from negolab.cluster import joined
 from negolab.errors import NegolabError
-from negolab.evaluate import Settings, _worker, evaluate, plan
+from negolab.evaluate import Settings, evaluate, plan
 from negolab.policies.spec import spec_of
 from negolab.scenario import REGIMES
+from negolab.shares import _worker
 from negolab.store import EPISODES, PID
 from negolab.verify import verify
 from runs import call, command, contents, default_interrupt, environment, evaluate_args, one_line

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import negolab.evaluate
+import negolab.shares
 from negolab.cli import main
 from negolab.errors import NegolabError
 from negolab.evaluate import Settings, evaluate, metrics_csv, plan, summarise_run
@@ -207,7 +207,7 @@ def test_the_number_of_workers_does_not_matter(tmp_path):
 def test_the_size_of_batches_does_not_matter(tmp_path, monkeypatch):
     first = contents(make_run(tmp_path / "first", "--products", "10", seller="oracle"))
     for size in (1, 7, 1000):
-        monkeypatch.setattr(negolab.evaluate, "_CHUNK", size)
+        monkeypatch.setattr(negolab.shares, "_CHUNK", size)
         assert contents(make_run(tmp_path / str(size), "--products", "10", seller="oracle")) == first
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from negolab.evaluate import Settings
 from negolab.panel import load_panel
+from negolab.plan import Settings
 from negolab.policies.memory import GIB, estimate
 from test_memory import QWEN3_30B
 

@@ -13,11 +13,11 @@ import pytest
 
 from negolab.cli import main
 from negolab.errors import NegolabError
-from negolab.evaluate import plan
 from negolab.metrics import METRICS, paired
 from negolab.panel import load_panel, packaged
 from negolab.panel_table import FILES, finished
 from negolab.papers import multi_buyer
+from negolab.plan import plan
 from negolab.policies.spec import OpenAISpec
 from negolab.store import METRICS_CSV, Run
 from runs import call, command, contents, environment, make_run, one_line

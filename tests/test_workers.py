@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from negolab.errors import NegolabError
-from negolab.evaluate import Settings, _worker, evaluate, plan
+from negolab.evaluate import Settings, evaluate, plan
 from negolab.policies.spec import spec_of
+from negolab.shares import _worker
 from negolab.store import EPISODES
 from negolab.workers import spread
 from runs import contents
@@ -169,9 +170,7 @@ def test_why_a_worker_could_not_play_an_episode_reaches_the_parent(tmp_path):
         settings = Settings(spec_of(f"openai:{MODEL}", {"base_url": server.url, "retries": 0}), products=6)
         made = plan(settings)
         wrong |= {f"Codename: {made.schedule[4].product.listing.codename},"}
-        with pytest.raises(
-            NegolabError, match=r"^2 of 12 episodes could not be played \(episode [45]: .*HTTP 500"
-        ):
+        with pytest.raises(NegolabError, match=r"^2 of 12 episodes could not be played \(episode [45]: .*HTTP 500"):
             evaluate(settings, tmp_path / "run", workers=2, progress=False)
         assert (tmp_path / "run" / EPISODES).read_bytes().count(b"\n") == 10
         wrong.clear()

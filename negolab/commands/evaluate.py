@@ -11,8 +11,8 @@ from negolab.errors import NegolabError
 from negolab.scenario import MAX_SEED
 
 if TYPE_CHECKING:
-    from negolab.evaluate import Settings
     from negolab.panel import Panel
+    from negolab.plan import Settings
 
 
 def add_parser(commands: Any) -> None:
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace) -> "Settings":
-    from negolab.evaluate import Settings
+    from negolab.plan import Settings
 
     seller, buyers = players(args)
     given = {name: getattr(args, name) for name in ("regime", "split", "per_product", "products", "seed")}
