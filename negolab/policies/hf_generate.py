@@ -203,6 +203,7 @@ class CachedRunner:
                 row.reused, row.shared = (start.have, 0) if own else (0, start.have)
             elif start.donor is not None:
                 row.shared = start.have
+            self._seen()
             start.kept = None
             store.drop(row.conversation, row.adapter)
             self._count(row, len(row.ids) - start.have)
@@ -272,7 +273,7 @@ class CachedRunner:
         plain = width == q and all(len(ids) == q for _, ids in parts)
         mask = None if plain else torch.arange(width, device=device) <= at[:, None, :, None]
         adapters = [row.adapter for row in self.rows[first : first + n]]
-        return self._model.forward(torch.from_numpy(tokens).to(device), at, mask, block.cache, adapters)
+        return self._model.forward(torch.from_numpy(tokens).to(device), at, mask, block.cache, adapters)[0]
 
     def step(self, tokens: Sequence[int]) -> Any:
         """See ``Runner``."""
@@ -285,7 +286,7 @@ class CachedRunner:
         block.point(0, at, width, width - 1)
         mask = torch.arange(width, device=device) <= at[:, None, :, None]
         ids = torch.tensor(list(tokens), device=device)[:, None]
-        logits = self._model.forward(ids, at, mask, block.cache, [row.adapter for row in self.rows])
+        logits, _ = self._model.forward(ids, at, mask, block.cache, [row.adapter for row in self.rows])
         self._lengths = [length + 1 for length in self._lengths]
         return logits
 
@@ -315,7 +316,7 @@ class PlainRunner:
     def __init__(self, model: Model, rows: Sequence[Row], counts: Counts) -> None:
         self.rows = sorted(rows, key=lambda row: len(row.ids))
         self._model, self._counts = model, counts
-        self._cache: Any = model.new_cache()
+        self._cache: Any = None  # the model makes one: some have a kind of their own
         self._mask: Any = None
 
     def prefill(self) -> Iterator[tuple[list[int], Any]]:
@@ -344,7 +345,8 @@ class PlainRunner:
         at = (self._mask.cumsum(dim=-1) - 1).clamp(0, self._model.context - 1)[:, -ids.shape[1] :]
         # One row needs no mask, and some models that keep a state instead of keys take none.
         mask = None if len(self.rows) == 1 else self._mask
-        return self._model.forward(ids, at, mask, self._cache, [row.adapter for row in self.rows])
+        logits, self._cache = self._model.forward(ids, at, mask, self._cache, [row.adapter for row in self.rows])
+        return logits
 
     def save(self, place: int) -> None:
         """Nothing is kept."""

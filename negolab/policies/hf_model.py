@@ -197,7 +197,7 @@ class Model:
         """Every layer keeps the keys and values of all tokens, and takes a mask of our own."""
         from transformers.cache_utils import DynamicLayer
 
-        kinds = {type(layer) for layer in self.new_cache().layers}
+        kinds = {type(layer) for layer in self._usual_cache().layers}
         return kinds <= {DynamicLayer} and self.config._attn_implementation == "sdpa"
 
     @property
@@ -205,18 +205,19 @@ class Model:
         """Rows of different length may be padded to one batch: no layer keeps a state that padding would change."""
         from transformers.cache_utils import DynamicLayer
 
-        return all(isinstance(layer, DynamicLayer) for layer in self.new_cache().layers)
+        return all(isinstance(layer, DynamicLayer) for layer in self._usual_cache().layers)
 
-    def new_cache(self) -> Any:
-        """transformers' own cache for one batch."""
+    def _usual_cache(self) -> Any:
+        """The cache that transformers makes for this model, unless the model has a kind of its own."""
         from transformers.cache_utils import DynamicCache
 
         return DynamicCache(config=self.config)
 
-    def forward(self, ids: Any, positions: Any, mask: Any, cache: Any, adapters: Sequence[str]) -> Any:
-        """Logits (rows, vocabulary) behind the last of ``ids`` (rows, tokens), in float32.
+    def forward(self, ids: Any, positions: Any, mask: Any, cache: Any, adapters: Sequence[str]) -> tuple[Any, Any]:
+        """Logits (rows, vocabulary) behind the last of ``ids`` (rows, tokens), in float32, and the cache.
 
-        ``mask``: as the model takes it, or None; ``adapters``: one name for each row, "" for none.
+        ``mask``: as the model takes it, or None; ``cache``: None for one of the model's own making; ``adapters``: one
+        name for each row, "" for none.
         """
         import torch
 
@@ -230,7 +231,7 @@ class Model:
                 found = self._model(input_ids=ids, use_cache=True, adapter_names=names, **options)
             else:
                 found = self._alone(adapters[0], ids, options)
-            return found.logits[:, -1].float()
+            return found.logits[:, -1].float(), found[self._cache_name]
 
     def _alone(self, adapter: str, ids: Any, options: Mapping[str, Any]) -> Any:
         """One adapter, or none, for all rows."""
