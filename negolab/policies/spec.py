@@ -118,7 +118,10 @@ class ModelSpec:
     def deciding(self) -> dict[str, Any]:
         """The options that decide replies, for a manifest: no path, no address, no price."""
         kept = {option.name for option in _options(type(self)) if option.metadata["decides"]}
-        return {"engine": self.engine, **{name: value for name, value in asdict(self).items() if name in kept}}
+        found = {"engine": self.engine, **{name: value for name, value in asdict(self).items() if name in kept}}
+        if found.get("adapter"):  # the engine adds the mark of its files
+            found["adapter"] = _short_name(str(found["adapter"]))
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
