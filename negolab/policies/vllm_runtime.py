@@ -94,7 +94,10 @@ def start(
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(cpu_cache))
     vllm = imported("vllm")
     try:
-        options = {**_options(spec, revision, context, on_cpu=cpu_cache is not None), **_room_for(adapters)}
+        options = {
+            **_options(spec, revision, context, on_cpu=cpu_cache is not None),
+            **_room_for(adapters, cpu_cache is not None),
+        }
         made = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**options), stat_loggers=[_counting(prefix)])
     except (Exception, SystemExit) as error:
         _clean_up()
@@ -157,12 +160,14 @@ def _options(spec: VllmSpec, revision: str, context: int, on_cpu: bool) -> dict[
     }
 
 
-def _room_for(adapters: Sequence[Adapter]) -> dict[str, Any]:
+def _room_for(adapters: Sequence[Adapter], on_cpu: bool) -> dict[str, Any]:
     if not adapters:
         return {}
     rank = max(adapter.rank for adapter in adapters)
     room = next(allowed for allowed in RANKS if allowed >= rank)
-    return {"enable_lora": True, "max_loras": len(adapters), "max_lora_rank": room}
+    # On a CPU vLLM looks up slot -1 for rows without an adapter, which is the last: with one slot more than there are
+    # adapters it stays empty. Without it the base model's rows are answered by an adapter beside them.
+    return {"enable_lora": True, "max_loras": len(adapters) + on_cpu, "max_lora_rank": room}
 
 
 def _counting(into: dict[str, int]) -> Any:
