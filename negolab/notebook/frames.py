@@ -208,16 +208,19 @@ def both_errors(found: pd.DataFrame, names: Sequence[str] = paper.TABLE_METRICS)
 
 
 def violations(panel: Panel) -> pd.DataFrame:
-    """How many episodes each seller ended by breaking a rule, by kind, and the share of all its episodes."""
+    """How many episodes each seller ended by breaking a rule, by kind, and the share of all its episodes; ``aborted``
+    ones, in which a seat could not speak, are not among them."""
     rows = []
     for seller, runs in panel.items():
-        counts, n = dict.fromkeys(VIOLATIONS, 0), 0
+        counts, n, aborted = dict.fromkeys(VIOLATIONS, 0), 0, 0
         for episode in episodes(runs):
             n += 1
+            aborted += episode.outcome.kind == "aborted"
             if episode.outcome.kind == "violation" and episode.outcome.seat == SELLER:
                 counts[episode.outcome.reason] += 1
         total = sum(counts.values())
-        rows.append({"seller": seller, **counts, "all": total, "share": total / n if n else None, "episodes": n})
+        row = {"seller": seller, **counts, "all": total, "share": total / n if n else None}
+        rows.append({**row, "aborted": aborted, "episodes": n})
     return numeric(rows)
 
 
