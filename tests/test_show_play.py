@@ -16,6 +16,7 @@ from negolab.catalog import SAMPLE, load_catalog
 from negolab.cli import main
 from negolab.scenario import Schedule, regime
 from negolab.store import EPISODES, Run
+from runs import default_interrupt
 
 ITEM = "audio-gear_1"
 
@@ -424,6 +425,7 @@ def converse(command, dialogue, timeout=60):
     """Run a command on a pseudo-terminal: wait for each text, then send the answer. Returns exit code and output."""
     child, terminal = pty.fork()
     if child == 0:
+        default_interrupt()
         os.environ.update(TERM="dumb", PYTHONPATH=os.pathsep.join(sys.path))
         os.execv(command[0], command)
     seen, at, until = b"", 0, time.monotonic() + timeout

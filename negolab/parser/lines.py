@@ -10,8 +10,9 @@ The grammar, in full:
   ``[SELL]`` and also ``(1 CODE)``. The space after the tag may be missing.
 * M: ASCII digits, correctly grouped thousands commas or none, at most two decimals, above zero and at most
   ``money.MAX_CENTS``.
-* A reply cut at the token limit, or withheld by a provider's content filter, is ``truncated`` whatever it says; where
-  there was no reply at all (``environment.base.ABORTS``) that is what is reported.
+* A reply cut at the token limit is ``truncated`` whatever it says; where there was no reply at all
+  (``environment.base.ABORTS``) that is what is reported. What a provider's content filter left of a reply is judged as
+  it stands: without its Action line it is a format violation.
 * With thinking on, one leading complete think block is cut first; any other think tag is a format violation.
 * A Talk in which a sentence begins ``Deal at $X`` and ends or pauses there (``.``, ``!``, ``,``) while the Action is a
   ``[SELL]`` at another price is contradictory, a format violation: the Action is the meaning of the Talk. Nothing else
@@ -78,7 +79,6 @@ def finish_of(reason: str | None) -> str:
 
 _ENDS = {
     "length": ("truncated", "the reply was cut at the token limit"),
-    "content_filter": ("truncated", "the reply was withheld by the provider's content filter"),
     "context_limit": ("context_limit", "the conversation no longer fits into the model's context"),
     "timeout": ("timeout", "no reply came in time"),
 }
