@@ -14,8 +14,9 @@ A model of this size breaks the format in its first reply, and its episodes woul
 hold it to the format in the same way (``prefix_allowed_tokens_fn`` and the engine's own hook): Thought and Talk are the
 model's own tokens, as many as a number drawn from the reply's seed says; the target is the model's choice among the
 active buyers; labels, price and codename are given, the price 4 % below the last one, never below cost. Decoding is
-greedy, so that all three play the same episodes; how many are alike to the byte is printed. Wall-clock and CPU seconds
-are given, since other processes disturb the first.
+greedy, so all three begin with the same replies (how many are alike is printed); later ones may differ, because
+``generate`` is given the conversation as text, and a model's own tokens need not be those that its text is read back
+as. Wall-clock and CPU seconds are given, since other processes disturb the first.
 """
 
 import argparse
@@ -169,7 +170,7 @@ def timed(engine: Any, spec: TransformersSpec, scenarios: Sequence[Any]) -> dict
         "wall_s": round(wall, 2),
         "cpu_s": round(cpu, 2),
         **changed,
-        "peak_cache_gb": after.get("peak_cache_gb"),
+        **{name: after[name] for name in ("prefill_seconds", "decode_seconds", "peak_cache_gb") if name in after},
         "texts": {e.scenario.episode: [turn.text for turn in e.turns] for e in episodes},
     }
 
@@ -229,17 +230,18 @@ def main() -> None:
         print(f"{name}: {found[name]['episodes']} episodes, {found[name]['wall_s']} s", flush=True)
     ours = found["ours"]
     for row in found.values():
-        alike = sum(row["texts"][episode] == ours["texts"][episode] for episode in row["texts"])
-        row["alike"] = f"{alike} of {len(row['texts'])}"
+        first = {e: next(text for text in texts if "Target:" in text) for e, texts in row["texts"].items()}
+        alike = sum(text in ours["texts"][episode] for episode, text in first.items())
+        row["first_alike"] = f"{alike} of {len(first)}"
         # All tokens of the slower ones are computed alike in every episode: scaled to as many replies.
         same = sum(len(ours["texts"][e]) for e in ours["texts"]) / sum(len(ours["texts"][e]) for e in row["texts"])
         for unit in ("wall_s", "cpu_s"):
             row[f"ratio_{unit}"] = round(row[unit] * same / ours[unit], 2)
     columns = ("episodes", "replies", "wall_s", "cpu_s", "ratio_wall_s", "ratio_cpu_s", "prompt_tokens", "computed")
-    columns = (*columns, "reused", "shared", "sampled", "peak_cache_gb", "alike")
+    columns = (*columns, "reused", "shared", "sampled", "peak_cache_gb", "first_alike")
     print(f"{'':<8}" + "".join(f"{column:>15}" for column in columns))
     for name, row in found.items():
-        shown = ["" if row.get(column) is None else row[column] for column in columns]
+        shown = [row.get(column, "") for column in columns]
         print(f"{name:<8}" + "".join(f"{value:>15}" for value in shown))
         row.pop("texts")
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; ratios are scaled to the same turns")
