@@ -66,9 +66,11 @@ def run_notebooks(args: argparse.Namespace) -> int:
     from negolab.notebooks_runner import run
 
     notebooks = profiles.shipped()
-    selected = _able(profiles.chosen(notebooks, args.only), named=bool(args.only))
+    selected = profiles.chosen(notebooks, args.only)
     given = profiles.assign(profiles.load_profile(args.profile), dict(args.extra), notebooks, selected)
     profiles.settle_paths(given)
+    selected = _able(selected, named=bool(args.only))
+    given = {notebook.name: given[notebook.name] for notebook in selected}
     named = args.out or next((mine["out"] for mine in given.values() if mine.get("out")), "")
     default = f"notebooks-{Path(args.profile).stem}-{profiles.identity(given)}"
     out = Path(named).expanduser() if named else runs_dir() / default

@@ -69,7 +69,9 @@ class Study:
         first = "" if self.products is None else "first "
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
-        return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}"
+        few = min(chosen, self.model_products or chosen)
+        models = f"; language models: first {few} products, seed {self.seeds[0]}" if self.models else ""
+        return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}{models}"
 
     def __repr__(self) -> str:  # a notebook keeps it beside the Markdown: not the whole catalogue
         return f"Study({self.name!r}: {self.data}; {self.markets})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -21,8 +21,11 @@ from negolab.papers.multi_buyer import LOWER_IS_BETTER, METRIC_LABELS, PAPER, TA
 from negolab.plots.style import (
     BLUE,
     DARK,
+    GREEN,
     LIGHT,
     MID,
+    ORANGE,
+    PURPLE,
     SERIES,
     STYLE,
     caption,
@@ -194,7 +197,7 @@ def benchmark_bars(
     """One panel per metric, one bar per seller, with standard errors (tables 1 and 9, or 2 and 10).
 
     ``frame``: ``seller``, ``source``, and per metric its mean and ``_se``, as ``side_by_side`` makes it. Rows are drawn
-    in the frame's order; the paper's are grey, ours blue and hatched.
+    in the frame's order; the paper's are grey, ours hatched, and of one colour and hatch for each source.
     """
     columns = min(3, max(len(metrics), 1))
     lines = max(1, math.ceil(len(metrics) / columns))
@@ -203,6 +206,7 @@ def benchmark_bars(
         fig.suptitle(title, x=0.01, ha="left", fontsize=11)
     grid = fig.subplots(lines, columns, sharey=True, squeeze=False)
     of_row, places = sources(frame), np.arange(len(frame))
+    looks = _looks(of_row)
     for k, ax in enumerate(grid.flat):
         if k >= len(metrics):
             if k:
@@ -222,26 +226,36 @@ def benchmark_bars(
             ax.text(0.5, 0.5, "no data", transform=ax.transAxes, ha="center", va="center", color=MID, fontsize=11)
             ax.set_xticks([])
             continue
-        _bars(ax, means, errors, [s == PAPER for s in of_row])
+        _bars(ax, means, errors, [looks[source] for source in of_row])
         if metric.endswith(("_rate", "_accuracy")):
             ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    keys = [Patch(fc=LIGHT, ec=MID, label="paper")] if PAPER in of_row else []
-    keys += [Patch(fc=BLUE, ec="white", hatch="////", label=s) for s in dict.fromkeys(of_row) if s != PAPER]
+    keys = [Patch(label=source or "source not stated", **look) for source, look in looks.items()]
     if keys:
         fig.legend(handles=keys, loc="outside upper right", ncols=len(keys))
     caption(fig, f"Mean and one standard error; no whisker where none is published. {whose(of_row, tables)}")
     return fig
 
 
-def _bars(ax: Axes, means: np.ndarray, errors: np.ndarray, is_paper: Sequence[bool]) -> None:
-    for y, (mean, error, paper) in enumerate(zip(means, errors, is_paper, strict=True)):
+_OWN_LOOKS = ((BLUE, "////"), (ORANGE, "...."), (GREEN, "xxxx"), (PURPLE, "\\\\\\\\"))
+
+
+def _looks(of_row: Sequence[str]) -> dict[str, Any]:
+    """How each source's bars look, the paper's first."""
+    own = [source for source in dict.fromkeys(of_row) if source != PAPER]
+    looks: dict[str, Any] = {PAPER: {"fc": LIGHT, "ec": MID}} if PAPER in of_row else {}
+    ordered = sorted(own, key=lambda source: "scripted" not in source)  # scripted ones keep theirs in every figure
+    for at, source in enumerate(ordered):
+        colour, hatch = _OWN_LOOKS[at % len(_OWN_LOOKS)]
+        looks[source] = {"fc": colour, "ec": "white", "hatch": hatch}
+    return looks
+
+
+def _bars(ax: Axes, means: np.ndarray, errors: np.ndarray, looks: Sequence[Mapping[str, Any]]) -> None:
+    for y, (mean, error, look) in enumerate(zip(means, errors, looks, strict=True)):
         if math.isnan(mean):
             ax.text(0, y, " n/a", va="center", fontsize=7, color=MID)
             continue
-        if paper:
-            ax.barh(y, mean, height=0.72, linewidth=0.5, color=LIGHT, edgecolor=MID)
-        else:
-            ax.barh(y, mean, height=0.72, linewidth=0.5, color=BLUE, edgecolor="white", hatch="////")
+        ax.barh(y, mean, height=0.72, linewidth=0.5, **look)
         if np.isfinite(error):
             ax.errorbar(mean, y, xerr=error, fmt="none", ecolor=DARK, elinewidth=0.9, capsize=1.8)
     if not np.nan_to_num(means).any():
