@@ -64,12 +64,13 @@ def run_notebooks(args: argparse.Namespace) -> int:
     from negolab.notebook import profiles
     from negolab.notebook.study import runs_dir
     from negolab.notebooks_runner import run
+    from negolab.report import note
 
     notebooks = profiles.shipped()
     selected = profiles.chosen(notebooks, args.only)
     given = profiles.assign(profiles.load_profile(args.profile), dict(args.extra), notebooks, selected)
     profiles.settle_paths(given)
-    selected = _able(selected, named=bool(args.only))
+    selected, left_out = _able(selected, named=bool(args.only))
     given = {notebook.name: given[notebook.name] for notebook in selected}
     named = args.out or next((mine["out"] for mine in given.values() if mine.get("out")), "")
     default = f"notebooks-{Path(args.profile).stem}-{profiles.identity(given)}"
@@ -93,22 +94,20 @@ def run_notebooks(args: argparse.Namespace) -> int:
             print(f"{result.name}: ran in {result.seconds:.1f} s")
         else:
             print(f"negolab: {result.name} failed: {result.error}; partial copy: {result.copy}", file=sys.stderr)
+    for what in left_out:
+        note(f"note: left out: {what}")
     print(f"{sum(r.ok for r in results)} of {len(results)} notebooks ran; copies, tables and figures: {out}")
     return 0 if all(result.ok for result in results) else 1
 
 
-def _able(selected: list["Notebook"], named: bool) -> list["Notebook"]:
-    """The notebooks that can run here. One that was asked for by name and cannot is an error."""
+def _able(selected: list["Notebook"], named: bool) -> tuple[list["Notebook"], list[str]]:
+    """The notebooks that can run here, and why others cannot. One asked for by name that cannot is an error."""
     from negolab.errors import NegolabError
-    from negolab.report import note
 
-    for book in selected:
-        if book.lacks:
-            what = f"{book.name} needs {book.lacks}: pip install 'negolab[{book.extra}]'"
-            if named:
-                raise NegolabError(what)
-            note(f"note: left out: {what}")
-    return [book for book in selected if not book.lacks]
+    lacking = [f"{b.name} needs {b.lacks}: pip install 'negolab[{b.extra}]'" for b in selected if b.lacks]
+    if lacking and named:
+        raise NegolabError(lacking[0])
+    return [book for book in selected if not book.lacks], lacking
 
 
 def _data_line(data: str) -> str:
