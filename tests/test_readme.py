@@ -37,7 +37,7 @@ def readme_rows():
     """The lines of the README's table of results."""
     for name, regime in SHOWN.items():
         for row in rows(name):
-            if row["source"] == "paper" and row["seller"] not in PAPERS:
+            if row["source"] == "ours (language model)" or (row["source"] == "paper" and row["seller"] not in PAPERS):
                 continue
             who = f"{row['seller']} (scripted)" if row["source"] != "paper" else f"*paper: {PAPERS[row['seller']]}*"
             n = row["reward_n"]
@@ -48,6 +48,16 @@ def test_the_readmes_results_are_the_committed_ones():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for line in readme_rows():
         assert line in text, f"README lacks or differs from: {line}"
+
+
+def test_the_language_model_s_row_is_the_committed_one():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    (row,) = [r for r in rows("table9_in_distribution.csv") if r["source"] == "ours (language model)"]
+    assert f"{row['seller']} ended" in text
+    assert f"{float(row['reward']):.3f} ± {float(row['reward_se']):.3f} (n = {row['reward_n']})" in text
+    (kinds,) = [r for r in rows("violation_kinds_in_distribution.csv") if r["seller"] == row["seller"]]
+    assert f"{kinds['all']} of {kinds['episodes']} episodes" in text
+    assert f"{kinds['truncated']} cut at 160 tokens and {kinds['format']} outside the format" in text
 
 
 @pytest.mark.parametrize("seller", ["satisficer", "prober"])

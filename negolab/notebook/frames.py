@@ -248,7 +248,7 @@ def usage(panel: Panel, models: Mapping[str, ModelSpec]) -> pd.DataFrame:
         spent = [account.dollars for account in used]
         row = {"seller": seller, "replies": whole.replies, "prompt tokens": whole.prompt_tokens}
         row |= {"cached tokens": whole.cached_tokens, "sampled tokens": whole.completion_tokens}
-        row["seconds"] = whole.seconds
+        row["seconds (summed over replies)"] = whole.seconds
         rows.append(row | {"cost ($)": None if None in spent else sum(filter(None, spent))})
     return numeric(rows)
 

@@ -116,9 +116,10 @@ class Study:
             seed=seed,
         )
 
-    def title(self, text: str) -> str:
-        """A figure's title that says which data it was drawn from."""
-        return f"{text}\nours: {self.data}; {self.markets}"
+    def title(self, text: str, models: bool = True) -> str:
+        """A figure's title that says which data it was drawn from; ``models``: language models are in it."""
+        markets, _, few = self.markets.partition("; language models")
+        return f"{text}\nours: {self.data}; {markets}" + (f"\nlanguage models{few}" if few and models else "")
 
     def table(self, frame: Any, caption: str, markdown: str = "") -> Table:
         """A table of results with its caption and data; ``markdown`` replaces the plain rendering of ``frame``."""
