@@ -14,10 +14,8 @@ from typing import Any
 import orjson
 
 from negolab.catalog import Product
-from negolab.environment.base import SELLER, Move, Outcome, Request, Turn, Violation
-from negolab.environment.market import Market
-from negolab.parser.lines import parse_buyer, parse_seller
-from negolab.reward import seller_reward
+from negolab.environment.base import SELLER, Environment, Move, Outcome, Request, Turn, Violation
+from negolab.games import Game, game_of
 from negolab.scenario import Scenario
 from negolab.seeds import mix
 
@@ -25,7 +23,7 @@ _CRC_TAIL = len(b',"crc":"00000000"}')
 _columns, _violation, _fallback = itemgetter(slice(6)), itemgetter(6), itemgetter(8)  # of a Turn
 
 REASKS = 5
-"""How often the opponent guard asks a buyer again before it plays the fallback."""
+"""How often the opponent guard asks a seat again before it plays the fallback."""
 TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "price", "text", "extra")
 """A stored turn is an array of these; ``extra`` is left out when it would be empty. Seat 0 is the seller, ``buyer`` the
 channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
@@ -126,7 +124,8 @@ def replay(episode: Episode, seen: Seen | None = None) -> list[str]:
 
     ``seen`` is told of the replies, up to the first that does not fit.
     """
-    env = Market(episode.scenario)
+    game = game_of(episode.scenario)
+    env = game.environment(episode.scenario)
     at, turns = 0, episode.turns
     while env.outcome is None:
         answers: dict[int, Move | Violation] = {}
@@ -139,7 +138,7 @@ def replay(episode: Episode, seen: Seen | None = None) -> list[str]:
                 return [f"the record stops after {len(turns)} turns although the episode goes on"]
             if turns[position].seat != request.seat:
                 return [f"turn {position}: seat {turns[position].seat} spoke, seat {request.seat} was asked"]
-            read = _reread(env, episode, position, request, seen)
+            read = _reread(game, env, episode, position, request, seen)
             if isinstance(read, str):
                 return [f"turn {position}: {read}"]
             answers[request.seat] = read
@@ -152,8 +151,7 @@ def replay(episode: Episode, seen: Seen | None = None) -> list[str]:
         found.append(f"{len(turns) - at} turns are recorded after the end")
     if env.outcome != episode.outcome:
         found.append(f"outcome: {_difference(env.outcome, episode.outcome)}")
-    product = episode.scenario.product
-    reward = seller_reward(env.outcome, list_cents=product.listing.list_cents, cost_cents=product.cost_cents)
+    reward = game.reward(episode.scenario, env.outcome)
     if reward != episode.reward:
         found.append(f"reward replays as {reward!r}, stored as {episode.reward!r}")
     return found
@@ -166,19 +164,20 @@ def _difference(now: Turn | Outcome, was: Turn | Outcome) -> str:
 
 
 def _reread(
-    env: Market, episode: Episode, position: int, request: Request, seen: Seen | None
+    game: Game, env: Environment, episode: Episode, position: int, request: Request, seen: Seen | None
 ) -> Move | Violation | str:
     """Parse one stored turn again, the guard's refusals included; a string says why it cannot have happened so."""
     turn, note = episode.turns[position], episode.notes.get(position, {})
     codename, finish = episode.scenario.product.listing.codename, note.get("finish", "stop")
-    if turn.seat == SELLER:
+    parse = game.parse_seller if turn.seat == SELLER else game.parse_buyer
+    if turn.seat == game.learner:
         if seen is not None:
             seen(position, request)
-        return parse_seller(turn.text, codename, finish)
+        return parse(turn.text, codename, finish)
     for refused in note.get("refused", ()):
         if seen is not None:
             seen(position, request)
-        again = parse_buyer(refused["text"], codename, refused.get("finish", "stop"))
+        again = parse(refused["text"], codename, refused.get("finish", "stop"))
         found = again if isinstance(again, Violation) else env.check(turn.seat, again)
         if found is None or found.kind != refused["kind"]:
             return f"a reply refused as {refused['kind']} is now {found.kind if found else 'legal'}"
@@ -191,4 +190,4 @@ def _reread(
         return env.fallback(turn.seat)._replace(text=turn.text)
     if seen is not None:
         seen(position, request)
-    return parse_buyer(turn.text, codename, finish)
+    return parse(turn.text, codename, finish)

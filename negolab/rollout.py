@@ -3,9 +3,10 @@
 Streaming players (models, servers) are told what is wanted and deliver when they can: each episode goes on as soon as
 its own replies are there, whatever the others wait for.
 
-The guard (section 3.1, "re-samples"): a buyer's malformed or illegal reply is asked again at most ``REASKS`` times,
-then replaced by ``Market.fallback``. Refused replies and fallbacks are kept in the episode. The seller is never
-guarded: its violation ends the episode. Nor is a buyer that could not speak at all: the episode is ``aborted``.
+The guard (section 3.1, "re-samples"): an opponent's malformed or illegal reply is asked again at most ``REASKS``
+times, then replaced by the environment's ``fallback``. Refused replies and fallbacks are kept in the episode. The
+learner (the market's seller, the bilateral game's buyer) is never guarded: its violation ends the episode. Nor is an
+opponent that could not speak at all: the episode is ``aborted``.
 
 Which episodes share a tick has no influence on any of them as long as the policies themselves are deterministic.
 """
@@ -16,12 +17,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from negolab.environment.base import ABORTS, SELLER, Move, Request, Turn, Violation
-from negolab.environment.market import Market
 from negolab.episodes import REASKS, Episode
 from negolab.errors import NegolabError
-from negolab.parser.lines import parse_buyer, parse_seller, render_buyer
+from negolab.games import game_of
+from negolab.parser.lines import render_buyer
 from negolab.policies.base import Failed, Inbox, Policy, Reply, Streaming
-from negolab.reward import seller_reward
 from negolab.scenario import Scenario
 from negolab.seeds import mix
 
@@ -41,10 +41,13 @@ class _Game:
         "awaited",
         "codename",
         "env",
+        "learner",
         "notes",
+        "parse",
         "pending",
         "prompt_ids",
         "prompts",
+        "rules",
         "scenario",
         "slots",
         "turns",
@@ -52,7 +55,9 @@ class _Game:
 
     def __init__(self, scenario: Scenario, slots: tuple[int, ...]) -> None:
         self.scenario = scenario
-        self.env = Market(scenario)
+        self.rules = rules = game_of(scenario)
+        self.env = rules.environment(scenario)
+        self.learner, self.parse = rules.learner, (rules.parse_seller, rules.parse_buyer)
         self.codename = scenario.product.listing.codename
         self.slots = slots  # by seat, which policy plays it
         self.turns: list[Turn] = []
@@ -93,9 +98,9 @@ class _Game:
 
     def episode(self, names: Sequence[str]) -> Episode:
         """The finished episode, ``names`` those of the policies. Only valid once the environment has an outcome."""
-        outcome, product = self.env.outcome, self.scenario.product
+        outcome = self.env.outcome
         assert outcome is not None
-        reward = seller_reward(outcome, list_cents=product.listing.list_cents, cost_cents=product.cost_cents)
+        reward = self.rules.reward(self.scenario, outcome)
         players = tuple([names[slot] for slot in self.slots])
         return Episode(self.scenario, players, self.turns, self.notes, outcome, reward, self.prompts)
 
@@ -143,7 +148,8 @@ def play(
 ) -> Iterator[Episode]:
     """Play ``scenarios`` and yield each episode when it ends (not in order); at most ``window`` are open at once.
 
-    ``buyers`` maps a scenario's buyer types to policies; a missing type raises ``KeyError`` before anything is played.
+    ``buyers`` maps a scenario's buyer types to policies (the bilateral regime's only one: ``learner``); a missing type
+    raises ``KeyError`` before anything is played.
     An exception of a policy is passed on: the episodes yielded before are complete, the open ones are not recorded.
     An episode for which a streaming player gives up (``Failed``) is told to ``dropped``, or raises ``NegolabError``.
     """
@@ -291,7 +297,7 @@ class _Table:
 
 
 def _ask(policy: Policy, requests: list[Request], games: list[_Game]) -> None:
-    """One batched call, and the guard's further calls for the buyers that broke a rule; requests go with games."""
+    """One batched call, and the guard's further calls for the opponents that broke a rule; requests go with games."""
     while requests:
         replies = policy.reply(requests[:])  # a copy: a player may do with its list as it likes
         if not isinstance(replies, list) or len(replies) != len(requests):
@@ -313,11 +319,9 @@ def _judge(
         text, finish, prompt_tokens, _, sha256 = reply[:5]
         if text.__class__ is not str or not text.isascii():
             text = clean_text(text)
-        # A buyer's reply is also held against the rules, so that the guard can refuse it.
-        if seat == SELLER:
-            read = parse_seller(text, game.codename, finish)
-        else:
-            read = parse_buyer(text, game.codename, finish)
+        read = game.parse[seat != SELLER](text, game.codename, finish)
+        # An opponent's reply is also held against the rules, so that the guard can refuse it.
+        if seat != game.learner:
             found = read if isinstance(read, Violation) else game.env.check(seat, read)
             if found is not None and found.kind not in ABORTS:
                 game.refuse(seat, found, reply)
@@ -327,7 +331,7 @@ def _judge(
                     again.append(request._replace(seed=seed, attempt=attempt, complaint=found.detail))
                     owners.append(game)
                     continue
-                move = game.env.fallback(seat)
+                move = game.env.fallback(seat)  # whatever the game, opponents write the buyers' three parts
                 text = render_buyer(move.verb, move.price, "", "", game.codename)
                 game.answer(seat, move._replace(text=text))
                 continue

@@ -1,5 +1,7 @@
 """Scenarios: everything random about a market, drawn before anybody speaks (2607.05863, sections 3.1, 3.3, 9.2, 9.3).
 
+The bilateral game of 2604.09855 is drawn by the same rules: one buyer, whose budget is a fixed share of the list price.
+
 A ``Regime`` says how markets are drawn; ``draw`` makes one ``Scenario`` from (seed, product, repetition). The seller is
 no part of it, so one seed gives the same markets to every seller, in any order and with any number of workers.
 
@@ -21,6 +23,12 @@ MAX_SEED = 2**63 - 1
 
 Interval = tuple[float, float]
 
+GAMES = ("market", "bilateral")
+"""Rules that a scenario may be played by: ``environment.Market``, ``environment.Bilateral``."""
+PERSONAS = ("neutral", "begging", "insulting", "unyielding")
+"""How a seller of the bilateral game may be told to behave (2604.09855, table 3)."""
+_BILATERAL_KNOBS = ("game", "reject", "personas")  # left out of a market's record
+
 
 @dataclass(frozen=True, slots=True)
 class Regime:
@@ -39,6 +47,12 @@ class Regime:
     """Ratio interval of the regulated first offer; None: buyers open as they like."""
     buyer_types: tuple[str, ...]
     """Each slot's buyer type is drawn uniformly from these."""
+    game: str = "market"
+    """Whose rules are played: one of ``GAMES``."""
+    reject: bool = False
+    """The bilateral game: whether ``[REJECT]`` is an action. The sources disagree."""
+    personas: tuple[str, ...] = ("neutral",)
+    """The bilateral game: the seller's persona is drawn uniformly from these (``PERSONAS``)."""
 
     def __post_init__(self) -> None:
         """Raise ``NegolabError`` for a knob out of range: what, its value, and what is allowed."""
@@ -62,11 +76,32 @@ class Regime:
             or not all(isinstance(t, str) and t for t in self.buyer_types)
         ):
             raise NegolabError(f"regime {self.name}: buyer_types is {self.buyer_types!r}; give at least one type")
+        self._check_game()
+
+    def _check_game(self) -> None:
+        where = f"regime {self.name}:"
+        if self.game not in GAMES:
+            raise NegolabError(f"{where} game is {self.game!r}; allowed: {', '.join(GAMES)}")
+        if type(self.reject) is not bool:
+            raise NegolabError(f"{where} reject is {self.reject!r}; allowed: true or false")
+        if not isinstance(self.personas, tuple) or not self.personas or not set(self.personas) <= set(PERSONAS):
+            raise NegolabError(f"{where} personas is {self.personas!r}; allowed: one or more of {', '.join(PERSONAS)}")
+        if self.game == "market":
+            if self.reject or self.personas != ("neutral",):
+                raise NegolabError(f"{where} reject and personas are knobs of the bilateral game")
+            return
+        if self.n_buyers != 1 or self.first_offer is not None:
+            raise NegolabError(f"{where} the bilateral game has one buyer, and no regulated first offer")
+        if self.per_buyer_cap != self.message_budget:
+            raise NegolabError(
+                f"{where} per_buyer_cap is {self.per_buyer_cap} and message_budget {self.message_budget}; in the "
+                "bilateral game both are the number of turns and must be equal"
+            )
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is legal but departs from the paper's setting."""
-        if self.message_budget >= self.n_buyers * self.per_buyer_cap:
+        if self.game == "market" and self.message_budget >= self.n_buyers * self.per_buyer_cap:
             return (
                 f"T = {self.message_budget} is not below N x K = {self.n_buyers * self.per_buyer_cap}: "
                 "the seller can exhaust every buyer, so the paper's trade-off (T < N x K) is gone",
@@ -87,7 +122,8 @@ class Regime:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a manifest."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        skipped = _BILATERAL_KNOBS if self.game == "market" else ()
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Regime":
@@ -131,14 +167,29 @@ OOD_DIVERSE = Regime(
 )
 """Table 8: five buyers of mixed types, free openings; K stays 3."""
 
+BILATERAL = Regime(
+    name="bilateral",
+    n_buyers=1,
+    per_buyer_cap=6,
+    message_budget=6,
+    budget_tiers=((0.8, 0.8),),
+    first_offer=None,
+    buyer_types=("learner",),
+    game="bilateral",
+)
+"""2604.09855: one buyer with 0.8 x list price, six turns, the buyer learns. Its type names no player: who plays is
+said beside it, so that every learner meets the same games."""
+
 REGIMES: Mapping[str, Regime] = {r.name: r for r in (IN_DISTRIBUTION, OOD_DIVERSE)}
+"""The market's regimes by name."""
+_ALL = {**REGIMES, BILATERAL.name: BILATERAL}
 
 
 def regime(name: str, **knobs: Any) -> Regime:
     """A named regime, with knobs changed (None: unchanged). Raises ``NegolabError`` for an unknown name or knob."""
-    if name not in REGIMES:
-        raise NegolabError(f"unknown regime {name!r}; allowed: {', '.join(REGIMES)}")
-    return REGIMES[name].override(**knobs)
+    if name not in _ALL:
+        raise NegolabError(f"unknown regime {name!r}; allowed: {', '.join(_ALL)}")
+    return _ALL[name].override(**knobs)
 
 
 class Scenario(NamedTuple):
@@ -159,6 +210,10 @@ class Scenario(NamedTuple):
     keys: tuple[int, ...]
     """One random 63-bit word per seat, the seller's first: all that seat's own randomness comes from it. Independent
     words: none follows from another. (Who knows the run's seed can draw the whole market; a seat is not told it.)"""
+    game: str = "market"
+    reject: bool = False
+    persona: str = "neutral"
+    """The bilateral game: how the seller is to behave."""
 
     @property
     def n_buyers(self) -> int:
@@ -173,6 +228,7 @@ class Scenario(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Plain data; the listing's text stays in the run's products file."""
         listing = self.product.listing
+        bilateral = {"game": self.game, "reject": self.reject, "persona": self.persona}
         return {
             "rep": self.rep,
             "regime": self.regime,
@@ -185,6 +241,7 @@ class Scenario(NamedTuple):
             "openings": self.openings,
             "buyer_types": self.buyer_types,
             "keys": self.keys,
+            **(bilateral if self.game != "market" else {}),
         }
 
     @classmethod
@@ -205,6 +262,9 @@ class Scenario(NamedTuple):
             openings=None if data["openings"] is None else tuple(data["openings"]),
             buyer_types=tuple(data["buyer_types"]),
             keys=tuple(data["keys"]),
+            game=data.get("game", "market"),
+            reject=data.get("reject", False),
+            persona=data.get("persona", "neutral"),
         )
 
 
@@ -227,7 +287,10 @@ def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int 
         openings = tuple(map(min, offers, budgets))
     buyer_types = tuple([types[int(ratio * len(types))] for ratio in u[2 * n : 3 * n]])
     k, t = regime.per_buyer_cap, regime.message_budget
-    fields = (episode, rep, regime.name, product, k, t, tuple(budgets), openings, buyer_types, keys)
+    personas = regime.personas
+    persona = personas[0] if len(personas) == 1 else personas[int(rng.random() * len(personas))]
+    game = (regime.game, regime.reject, persona)
+    fields = (episode, rep, regime.name, product, k, t, tuple(budgets), openings, buyer_types, keys, *game)
     return tuple.__new__(Scenario, fields)  # a third of the time of the named tuple's own constructor
 
 

@@ -36,6 +36,7 @@ _DECIDING = (
     "catalog.py",
     "environment",
     "episodes.py",
+    "games.py",
     "metrics.py",
     "money.py",
     "parser",

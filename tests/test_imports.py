@@ -36,6 +36,7 @@ CORE = (
     ("environment",),
     ("parser", "reward"),
     ("prompts",),
+    ("games",),
     ("episodes",),
     ("metrics", "store"),
 )

@@ -300,7 +300,7 @@ def test_no_buyer_type(value):
 def test_names_that_do_not_exist():
     with pytest.raises(NegolabError) as found:
         regime("mars")
-    assert str(found.value) == "unknown regime 'mars'; allowed: in_distribution, ood_diverse"
+    assert str(found.value) == "unknown regime 'mars'; allowed: in_distribution, ood_diverse, bilateral"
     with pytest.raises(NegolabError) as found:
         regime("in_distribution", zeal=1, appetite=2)
     assert str(found.value) == (

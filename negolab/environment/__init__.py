@@ -1,7 +1,9 @@
 """Rules of play. Nothing here knows a prompt, a parser, a model or a file."""
 
 from negolab.environment.base import (
+    BUYER,
     SELLER,
+    BilateralView,
     BuyerView,
     Channel,
     Environment,
@@ -14,10 +16,14 @@ from negolab.environment.base import (
     Violation,
     turn_labels,
 )
+from negolab.environment.bilateral import Bilateral
 from negolab.environment.market import Market
 
 __all__ = [
+    "BUYER",
     "SELLER",
+    "Bilateral",
+    "BilateralView",
     "BuyerView",
     "Channel",
     "Environment",

@@ -10,15 +10,18 @@ from typing import NamedTuple, Protocol
 from negolab.catalog import Listing, Product
 
 SELLER = 0
+BUYER = 1
+"""The only buyer's seat in the bilateral game."""
 ABORTS = ("context_limit", "timeout")
 """Kinds of ``Violation`` that break no rule: the seat could not speak. They end the episode as ``aborted``."""
 
 
 class Move(NamedTuple):
-    """A well-formed reply. ``price`` is in cents, None for QUIT; ``target`` is a buyer, None for buyers' replies."""
+    """A well-formed reply. ``price`` is in cents, None for QUIT and REJECT; ``target`` is a buyer, None in a reply that
+    has no such part."""
 
     verb: str
-    """``SELL``, ``BUY``, ``DEAL`` or ``QUIT``."""
+    """``SELL``, ``BUY``, ``DEAL``, ``QUIT``, and where the bilateral game has it ``REJECT``."""
     price: int | None
     target: int | None
     talk: str
@@ -94,13 +97,34 @@ class BuyerView(NamedTuple):
     own: tuple[str, ...]
 
 
+class BilateralView(NamedTuple):
+    """All that one side of the bilateral game may see. The two sides are mirror images, so one shape serves both."""
+
+    seat: int
+    """``SELLER`` or ``BUYER``."""
+    listing: Listing
+    limit: int
+    """The seat's own secret in cents: the seller's cost, or the buyer's budget."""
+    max_turns: int
+    turn: int
+    """Number of the turn the next message belongs to, from 1."""
+    reject: bool
+    """Whether ``[REJECT]`` is an action."""
+    persona: str
+    """How the seller is to behave; empty for the buyer, who is not told."""
+    heard: tuple[Said, ...]
+    """All messages so far, both sides', public parts only."""
+    own: tuple[str, ...]
+    """The seat's own replies in full."""
+
+
 class Request(NamedTuple):
     """One seat must speak now. Nothing in it tells of another seat: its seeds are the seat's own."""
 
     episode: int
     """The episode's place in the run: a label for caches and records, drawn from nothing."""
     seat: int
-    view: SellerView | BuyerView
+    view: SellerView | BuyerView | BilateralView
     seed: int
     """64 random bits for this very reply: a function of the scenario, seat, turn and attempt."""
     seat_seed: int
@@ -132,8 +156,8 @@ class Outcome(NamedTuple):
     kind: str
     """``deal``, ``no_deal``, ``violation`` or ``aborted``."""
     reason: str
-    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, ``messages_exhausted``, or the kind of a
-    violation; for ``aborted`` one of ``ABORTS``."""
+    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, ``messages_exhausted``, in the bilateral game
+    ``buyer_quit`` and ``turns_exhausted``; or the kind of a violation; for ``aborted`` one of ``ABORTS``."""
     price: int | None = None
     buyer: int | None = None
     """Who bought, or, for a violation, None."""
@@ -162,6 +186,10 @@ class Environment(Protocol):
 
     def check(self, seat: int, move: Move) -> Violation | None:
         """Would this move break a rule now? Changes nothing."""
+        ...
+
+    def fallback(self, seat: int) -> Move:
+        """What the opponent guard plays for a seat that is not the learner's and keeps breaking the rules."""
         ...
 
     def submit(self, replies: Mapping[int, Move | Violation]) -> list[Turn]:

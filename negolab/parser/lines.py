@@ -8,6 +8,8 @@ The grammar, in full:
 * Target: ``Buyer k`` (ASCII digits, no leading zero) or ``[QUIT]``; the latter only with ``Action: [QUIT]``.
 * Action, the whole line: ``[SELL] $M (1x CODE)``, ``[DEAL] $M (1x CODE)`` or ``[QUIT]``; buyers ``[BUY]`` for
   ``[SELL]`` and also ``(1 CODE)``. The space after the tag may be missing.
+* The bilateral game (2604.09855): both sides write the buyers' three parts, the seller ``[SELL]`` for ``[BUY]``; where
+  it is switched on also ``[REJECT]``, which like ``[QUIT]`` takes no price.
 * M: ASCII digits, correctly grouped thousands commas or none, at most two decimals, above zero and at most
   ``money.MAX_CENTS``.
 * A reply cut at the token limit is ``truncated`` whatever it says; where there was no reply at all
@@ -29,7 +31,7 @@ from negolab.money import MAX_CENTS, dollars
 
 _SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
 _BUYER_LABELS = ("Thought:", "Talk:", "Action:")
-_ACTION = re.compile(r"\[(SELL|BUY|DEAL|QUIT)\](?: ?\$([0-9][0-9,]*)(?:\.([0-9]{1,2}))? \((1x?) ([^()\s]+)\))?")
+_ACTION = re.compile(r"\[(SELL|BUY|DEAL|QUIT|REJECT)\](?: ?\$([0-9][0-9,]*)(?:\.([0-9]{1,2}))? \((1x?) ([^()\s]+)\))?")
 # Replies whose parts are one line each, written plainly: nearly all of them. The others take the long way, which
 # gives the same verdicts (a test holds the two together). A dot matches faster than a class that also leaves out "\r",
 # so texts with a "\r", or with the ">" of a think tag, are sent the long way before they are matched.
@@ -37,9 +39,12 @@ _PLAIN_SELLER = re.compile(
     r"Thought:.*\nTarget: Buyer ([1-9][0-9]{0,5})\nTalk: (.*)\n"
     r"Action: \[(SELL|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9][0-9]) \(1x ([^()\s]+)\)"
 ).fullmatch
-_PLAIN_BUYER = re.compile(
-    r"Thought:.*\nTalk: (.*)\nAction: \[(BUY|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9][0-9]) \(1x ([^()\s]+)\)"
-).fullmatch
+_PLAIN_BUYER, _PLAIN_OTHER = (
+    re.compile(
+        r"Thought:.*\nTalk: (.*)\nAction: \[(" + offer + r"|DEAL)\] \$([1-9][0-9]{0,6})\.([0-9][0-9]) \(1x ([^()\s]+)\)"
+    ).fullmatch
+    for offer in ("BUY", "SELL")
+)
 _SEATS = {str(seat): seat for seat in range(1, 10)}  # a look-up costs a third of int(); most markets are this small
 _new = tuple.__new__
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
@@ -105,7 +110,7 @@ def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Vio
         if found is None:
             return Violation("target", f"Target must be 'Buyer k' or '[QUIT]', not {_quote(target_text)}", body)
         target = int(found[1])
-    action = _action(action_part, codename, "SELL", body)
+    action = _action(action_part, codename, "SELL", body, strict=True)
     if isinstance(action, Violation):
         return action
     verb, price = action
@@ -122,9 +127,12 @@ def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Vio
 
 
 def parse_buyer(
-    text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False
+    text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False, reject: bool = False
 ) -> Move | Violation:
-    """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``."""
+    """Read a buyer's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``.
+
+    ``reject``: whether ``[REJECT]`` is an action.
+    """
     if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
         return cut
     if isinstance(text, str) and "\r" not in text and ">" not in text:
@@ -133,15 +141,32 @@ def parse_buyer(
             talk, verb, whole, cents, code = plain.groups()
             if code == codename:
                 return _new(Move, (verb, int(whole + cents), None, talk.strip(), text, False))
-    return _parse_buyer(text, codename, thinking)
+    return _parse_buyer(text, codename, thinking, reject=reject)
 
 
-def _parse_buyer(text: str | None, codename: str, thinking: bool) -> Move | Violation:
+def parse_bilateral_seller(
+    text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False, reject: bool = False
+) -> Move | Violation:
+    """Read a reply of the bilateral game's seller: ``parse_buyer`` with ``[SELL]`` in place of ``[BUY]``."""
+    if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
+        return cut
+    if isinstance(text, str) and "\r" not in text and ">" not in text:
+        plain = _PLAIN_OTHER(text)
+        if plain is not None:
+            talk, verb, whole, cents, code = plain.groups()
+            if code == codename:
+                return _new(Move, (verb, int(whole + cents), None, talk.strip(), text, False))
+    return _parse_buyer(text, codename, thinking, "SELL", reject)
+
+
+def _parse_buyer(
+    text: str | None, codename: str, thinking: bool, offer: str = "BUY", reject: bool = False
+) -> Move | Violation:
     parts = _split(text, _BUYER_LABELS, thinking)
     if isinstance(parts, Violation):
         return parts
     body, (_, talk, action_part) = parts
-    action = _action(action_part, codename, "BUY", body)
+    action = _action(action_part, codename, offer, body, reject=reject)
     if isinstance(action, Violation):
         return action
     return Move(action[0], action[1], None, talk.strip(), body)
@@ -214,28 +239,30 @@ def _one_line(part: str) -> str | None:
     return None if (rest.strip() if value else part.strip()) else value
 
 
-def _action(part: str, codename: str, offer: str, body: str) -> tuple[str, int | None] | Violation:
-    """Verb and price of an Action line; ``offer`` is the role's own offering verb."""
+def _action(
+    part: str, codename: str, offer: str, body: str, *, strict: bool = False, reject: bool = False
+) -> tuple[str, int | None] | Violation:
+    """Verb and price of an Action line; ``offer`` is the role's own offering verb; ``strict``: only ``1x``."""
     value, _, rest = part.partition("\n")
     value = value.lstrip(" \t").rstrip()
     if rest and rest.strip():
         detail = "text after the Action line" if value else "Action's value must stand on the label's line"
         return Violation("format", detail, body)
     found = _ACTION.fullmatch(value)
-    if found is None:
+    if found is None or (found[1] == "REJECT" and not reject):
         return Violation("format", f"Action must be one tag with '$M (1x {codename})', not {_quote(value)}", body)
     verb, whole, cents, quantity, code = found.groups()
-    if verb != offer and verb != "DEAL" and verb != "QUIT":
-        return Violation("format", f"[{verb}] is the other side's action", body)
-    if verb == "QUIT":
+    if verb == "QUIT" or verb == "REJECT":
         if whole is not None:
-            return Violation("format", "[QUIT] takes no price", body)
-        return "QUIT", None
+            return Violation("format", f"[{verb}] takes no price", body)
+        return verb, None
+    if verb != offer and verb != "DEAL":
+        return Violation("format", f"[{verb}] is the other side's action", body)
     if whole is None:
         return Violation("format", f"[{verb}] needs '$M (1x {codename})'", body)
     if code != codename:
         return Violation("format", f"the item is {codename}, not {_quote(code)}", body)
-    if quantity != "1x" and offer == "SELL":
+    if quantity != "1x" and strict:
         return Violation("format", "the quantity is written '1x'", body)
     price = _cents(whole, cents)
     if price is None:
