@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from negolab.errors import NegolabError
 from negolab.policies.adapters import Adapter, load_adapter
@@ -16,6 +16,8 @@ from negolab.policies.spec import TransformersSpec
 EXTRA = "models"
 UNLIMITED = 1 << 30
 """The context of models that have no limit."""
+LEARNER = "learner"
+"""The option ``adapter`` of a player whose weights are a given adapter; without it, it is the model beneath."""
 _BASE = "__base__"
 """peft's name for no adapter."""
 
@@ -132,39 +134,47 @@ def check_adapters(names: Sequence[str], config: Any, model: str) -> dict[str, A
     return {name: load_adapter(name, config.to_dict(), model) for name in names}
 
 
+class Given(NamedTuple):
+    """Weights that are in memory already, such as those of a model that is being trained."""
+
+    model: Any
+    """Of transformers, or of peft."""
+    tokenizer: Any
+    adapter: str = ""
+    """For a model of peft: its adapter that players named ``LEARNER`` play with; empty: the weights as they are."""
+
+
 class Model:
     """Weights on a device, with any number of LoRA adapters."""
 
-    def __init__(self, spec: TransformersSpec, config: Any, adapters: Mapping[str, Adapter]) -> None:
-        """Reads the weights. Raises ``NegolabError`` where they cannot be read or do not fit into memory."""
-        import torch
-        from transformers import AutoModelForCausalLM
+    def __init__(
+        self, spec: TransformersSpec, config: Any, adapters: Mapping[str, Adapter], given: Given | None = None
+    ) -> None:
+        """Reads the weights, or takes the ``given`` ones as they are and wherever they are.
 
-        name, options = source(spec)
-        self.device = device_of(spec)
-        self.dtype = dtype_of(spec, config, self.device)
-        try:
-            with quiet():
-                model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, self.dtype), **options)
-                model = model.to(self.device).eval()
-        except ImportError as error:
-            raise missing(EXTRA, error) from None
-        except Exception as error:  # whatever a broken file makes of it; out of memory is a RuntimeError
-            raise NegolabError(f"the model {spec.model} cannot be loaded: {first_line(error)}") from None
+        Raises ``NegolabError`` where they cannot be read or do not fit into memory.
+        """
+        model = _read(spec, config) if given is None else given.model
+        weights = next(model.parameters())
+        self.device, self.dtype = weights.device, str(weights.dtype).removeprefix("torch.")
         self.config = model.config
         self.context = context_of(model.config)
         self.layers = int(model.config.get_text_config().num_hidden_layers)
         self.eos = _eos(model)
         self.pass_tokens, self.piece_tokens = (512, 4096) if self.device.type == "cpu" else (16_384, 16_384)
         """Tokens of one forward pass, padding included; tokens of one prompt that go through at once."""
-        taken = inspect.signature(type(model).forward).parameters
-        self._cache_name = "cache" if "cache" in taken else "past_key_values"  # the name before transformers 5.20
-        self._options = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         self._named = {"": _BASE}
         self._model = model
         self._base = model
         self.mixes = True
         """One batch may hold rows of different adapters."""
+        if given is not None and given.adapter:
+            self._base = model.get_base_model()
+            self._named[LEARNER] = given.adapter
+            self._mixes_with(given.adapter)
+        taken = inspect.signature(type(self._base).forward).parameters
+        self._cache_name = "cache" if "cache" in taken else "past_key_values"  # the name before transformers 5.20
+        self._options = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
         for at, adapter in enumerate(adapters.values()):
             self._add(adapter, f"adapter{at}")
 
@@ -188,9 +198,13 @@ class Model:
         if not given or given.keys() - there.keys():
             left = ", ".join(sorted(given.keys() - there.keys())[:3]) or "it holds no weights"
             raise NegolabError(f"the adapter {adapter.name} does not fit the model: {left}")
+        self._mixes_with(name)
+        self._named[adapter.name] = name
+
+    def _mixes_with(self, name: str) -> None:
+        """Peft can give rows of one batch different adapters, but not all kinds of them."""
         config = self._model.peft_config[name]
         self.mixes &= not (config.use_dora or getattr(config, "target_parameters", None))
-        self._named[adapter.name] = name
 
     @property
     def cached(self) -> bool:
@@ -240,6 +254,24 @@ class Model:
                 return self._model(input_ids=ids, use_cache=True, **options)
         self._model.set_adapter(self._named[adapter], inference_mode=True)
         return self._model(input_ids=ids, use_cache=True, **options)
+
+
+def _read(spec: TransformersSpec, config: Any) -> Any:
+    """The weights, on their device. Raises ``NegolabError`` where that does not work."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    name, options = source(spec)
+    device = device_of(spec)
+    dtype = getattr(torch, dtype_of(spec, config, device))
+    try:
+        with quiet():
+            model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **options)
+            return model.to(device).eval()
+    except ImportError as error:
+        raise missing(EXTRA, error) from None
+    except Exception as error:  # whatever a broken file makes of it; out of memory is a RuntimeError
+        raise NegolabError(f"the model {spec.model} cannot be loaded: {first_line(error)}") from None
 
 
 def _eos(model: Any) -> frozenset[int]:

@@ -21,6 +21,7 @@ from negolab.policies.engine import Completion, Done, Prompt, Sampling, split_re
 from negolab.policies.fingerprint import fingerprint
 from negolab.policies.hf_generate import CachedRunner, Counts, PlainRunner, Row, Runner, generate
 from negolab.policies.hf_model import (
+    Given,
     Model,
     check_adapters,
     context_of,
@@ -49,20 +50,27 @@ def make_engine(specs: Sequence[TransformersSpec]) -> TransformersEngine:
 class TransformersEngine:
     """See the module, and ``policies.engine.TextEngine``."""
 
-    def __init__(self, specs: Sequence[TransformersSpec]) -> None:
+    def __init__(self, specs: Sequence[TransformersSpec], given: Given | None = None) -> None:
+        """``given``: a model that is in memory already, whose weights may change between replies (``renew``)."""
         self._spec = specs[0]
-        self._names = list(dict.fromkeys(spec.adapter for spec in specs if spec.adapter))
+        self._given = given
+        self._names = list(dict.fromkeys(spec.adapter for spec in specs if spec.adapter and given is None))
         self._thinking = list(dict.fromkeys(spec.thinking for spec in specs))
         self.window = self._spec.batch
         self.allowed: Allowed | None = None
         """Holds replies to a grammar, where somebody sets it; for measurements, not offered to users."""
-        self._device = device_of(self._spec)
-        _, options = source(self._spec)
-        # A GGUF file's configuration takes seconds to read.
-        self._config: Any = None if "gguf_file" in options else load_config(self._spec)
         self._adapters: dict[str, Adapter] = {}
-        if self._config is not None:
-            self._adapters = check_adapters(self._names, self._config, self._spec.model)
+        self._config: Any = None
+        if given is not None:
+            self._device = next(given.model.parameters()).device
+            self._config = given.model.config
+        else:
+            self._device = device_of(self._spec)
+            _, options = source(self._spec)
+            # A GGUF file's configuration takes seconds to read.
+            if "gguf_file" not in options:
+                self._config = load_config(self._spec)
+                self._adapters = check_adapters(self._names, self._config, self._spec.model)
         self._formats: dict[bool | None, Conversations] = {}
         self._model: Model | None = None
         self._fallback = ""
@@ -84,7 +92,8 @@ class TransformersEngine:
         its chat template cannot be used."""
         if thinking not in self._formats:
             if not self._formats:
-                tokenizer = load_tokenizer(self._spec.model, self._spec.revision)
+                given = self._given
+                tokenizer = load_tokenizer(self._spec.model, self._spec.revision) if given is None else given.tokenizer
             else:
                 tokenizer = next(iter(self._formats.values())).chat.tokenizer
             self._formats[thinking] = Conversations(ChatFormat(tokenizer, thinking))
@@ -117,7 +126,7 @@ class TransformersEngine:
         names = ["torch", "transformers", *(["peft"] if self._adapters else [])]
         found: dict[str, Any] = {
             **fingerprint(self._spec.model, commit),
-            "dtype": dtype_of(self._spec, self.config, self._device),
+            "dtype": self._dtype(),
             "chat_template": chat.sha256,
             "append_only": chat.append_only,
             "versions": {name: importlib.metadata.version(name) for name in names},
@@ -127,6 +136,11 @@ class TransformersEngine:
                 fingerprint(str(adapter.folder)) | {"model": _short(name)} for name, adapter in self._adapters.items()
             ]
         return found
+
+    def _dtype(self) -> str:
+        if self._given is not None:
+            return str(next(self._given.model.parameters()).dtype).removeprefix("torch.")
+        return dtype_of(self._spec, self.config, self._device)
 
     def submit(self, prompts: Sequence[Prompt], done: Done) -> None:
         """See ``TextEngine``."""
@@ -233,7 +247,7 @@ class TransformersEngine:
         if self._closed:
             raise NegolabError(f"transformers:{self._spec.model}: the engine was closed")
         if self._model is None:
-            model = Model(self._spec, self.config, self._adapters)
+            model = Model(self._spec, self.config, self._adapters, self._given)
             if not model.cached:
                 self._fallback = "its layers do not all keep every token's keys and values"
             elif not self._agrees(model):
@@ -270,6 +284,10 @@ class TransformersEngine:
         spread = (theirs - theirs.mean(dim=-1, keepdim=True)).norm(dim=-1)
         tolerance = 1e-3 if model.dtype == "float32" else 5e-2
         return bool(((ours - theirs).norm(dim=-1) <= tolerance * spread).all())
+
+    def renew(self) -> None:
+        """The weights have changed: what was computed with the old ones is dropped."""
+        self._store.clear()
 
     def forget(self, conversation: Conversation) -> None:
         """See ``TextEngine``."""

@@ -79,13 +79,13 @@ class TrainSettings:
     task_options: Mapping[str, Any] = field(default_factory=dict)
     """What only one task knows (for ``buyer``: see ``trainer.buyer_task``)."""
 
-    steps: int = _setting(72, _whole(1, _MANY), f"1 to {_MANY:,}")
+    steps: int = _setting(72, _whole(1, _MANY), f"a whole number from 1 to {_MANY:,}")
     """Batches of episodes; figure 7's horizon."""
-    groups: int = _setting(64, _whole(1, 65_536), "1 to 65536")
+    groups: int = _setting(64, _whole(1, 65_536), "a whole number from 1 to 65536")
     """Markets of a step (table 5, batch size)."""
-    group_size: int = _setting(8, _whole(2, 1024), "2 to 1024")
+    group_size: int = _setting(8, _whole(2, 1024), "a whole number from 2 to 1024")
     """Rollouts of each market (table 5)."""
-    sub_steps: int = _setting(3, _whole(1, 64), "1 to 64")
+    sub_steps: int = _setting(3, _whole(1, 64), "a whole number from 1 to 64")
     """Optimiser steps into which a batch is split; each episode is used once (table 5, num substeps)."""
     seed: int = _setting(0, _whole(0, MAX_SEED), "a whole number from 0")
     """All markets, and every reply's random numbers."""
@@ -94,7 +94,7 @@ class TrainSettings:
     """Table 5 (for LoRA on 30 billion parameters; small models trained whole take ten times as much)."""
     schedule: str = _setting("constant", _one_of(SCHEDULES), ", ".join(SCHEDULES))
     """Of the learning rate, after warm-up, to 0 at the last step unless constant. Not stated in the paper."""
-    warmup_steps: int = _setting(0, _whole(0, _MANY), f"0 to {_MANY:,}")
+    warmup_steps: int = _setting(0, _whole(0, _MANY), f"a whole number from 0 to {_MANY:,}")
     """Steps (batches) in which the rate rises from 0. Not stated in the paper."""
     adam_betas: tuple[float, float] = _setting(
         (0.9, 0.95),
@@ -122,23 +122,23 @@ class TrainSettings:
     """Of the learner's rollouts (table 6)."""
     top_p: float = _setting(1.0, lambda v: _number(0, 1)(v) and v > 0, "above 0, at most 1")
     """Of the learner's rollouts. Below 1 the ratios of the loss are no longer those of what was sampled."""
-    max_tokens: int = _setting(1024, _whole(1, _MANY), f"1 to {_MANY:,}")
+    max_tokens: int = _setting(1024, _whole(1, _MANY), f"a whole number from 1 to {_MANY:,}")
     """Most tokens of one reply. Not stated in the paper."""
 
-    eval_every: int = _setting(10, _whole(0, _MANY), f"0 (never) to {_MANY:,}")
+    eval_every: int = _setting(10, _whole(0, _MANY), f"a whole number from 0 (never) to {_MANY:,}")
     """Steps between evaluations on held-out products; the first before step 0, and one after the last step."""
     eval_products: int | None = _setting(
         None, lambda v: v is None or _whole(1, _MANY)(v), "a whole number from 1, or nothing for all"
     )
     """Only the split's first so many products."""
-    eval_per_product: int = _setting(2, _whole(1, 10_000), "1 to 10000")
+    eval_per_product: int = _setting(2, _whole(1, 10_000), "a whole number from 1 to 10000")
     """Table 7."""
     eval_temperature: float = _setting(0.7, _number(0, 10), "0 to 10")
     """Table 7."""
 
-    save_every: int = _setting(10, _whole(1, _MANY), f"1 to {_MANY:,}")
+    save_every: int = _setting(10, _whole(1, _MANY), f"a whole number from 1 to {_MANY:,}")
     """Steps between checkpoints; the last step is always followed by one."""
-    keep_checkpoints: int = _setting(2, _whole(0, _MANY), "0 (all) or more")
+    keep_checkpoints: int = _setting(2, _whole(0, _MANY), "a whole number, 0 (all) or more")
     """How many checkpoints stay."""
 
     micro_batch_tokens: int = _setting(8192, _whole(1, 1 << 30), "a whole number from 1")
@@ -149,7 +149,7 @@ class TrainSettings:
     """Train an adapter; nothing: all weights. The paper trains an adapter."""
     sampler: str = _setting("transformers", _one_of(SAMPLERS), " or ".join(SAMPLERS))
     """What makes the learner's replies: this process with the weights at hand, or vLLM."""
-    sampler_batch: int = _setting(128, _whole(1, 65_536), "1 to 65536")
+    sampler_batch: int = _setting(128, _whole(1, 65_536), "a whole number from 1 to 65536")
     """Conversations generated together."""
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the sampler's engine (see ``negolab evaluate --list-options``)."""
