@@ -8,27 +8,15 @@ Where the paper shows no text: a quit or capped buyer's board line keeps its his
 the count is always written "n more messages", the only form the paper shows.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from negolab.catalog import Listing
-from negolab.environment.base import SELLER, BuyerView, Request, Said, SellerView, turn_labels
-from negolab.errors import NegolabError
+from negolab.environment.base import SELLER, BilateralView, BuyerView, Request, Said, SellerView, turn_labels
 from negolab.money import dollars
-from negolab.prompts.untrusted import neutralise, one_line
+from negolab.prompts.bilateral import bilateral_messages
+from negolab.prompts.shared import Message, buyer_messages, item, load_templates, sha256_of, spoken
 
-Message = dict[str, str]
-"""``{"role": "system" | "user" | "assistant", "content": text}``."""
-
-
-def sha256_of(messages: Sequence[Message]) -> str:
-    """Hash of a conversation as it is put to a model, the same for every model, template and server."""
-    return hashlib.sha256(json.dumps(messages, ensure_ascii=False, sort_keys=True).encode("utf-8")).hexdigest()
-
-
-_TEMPLATES = ("seller_system.j2", "buyer_system.j2", "buyer_context.j2")
+__all__ = ["MarketPrompts", "Message", "board", "sha256_of"]
 
 
 def board(
@@ -65,33 +53,24 @@ def _history(turns: Iterable[tuple[Said, int]]) -> str:
 
 
 class MarketPrompts:
-    """Renders a request as chat messages. ``folder`` may hold templates of the user's own under the same three names;
-    those it lacks are the package's. Raises ``NegolabError`` for a folder or template that cannot be used."""
+    """Renders a request of any game as chat messages. ``folder`` may hold templates of the user's own under the
+    package's names (``shared.MARKET_TEMPLATES``, ``shared.BILATERAL_TEMPLATES``); those it lacks are the package's.
+    Raises ``NegolabError`` for a folder or template that cannot be used."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
-
-        loaders = [FileSystemLoader(Path(__file__).parent / "multi_buyer_templates")]
-        if folder is not None:
-            if not Path(folder).is_dir():
-                raise NegolabError(f"prompt folder {folder} is not a folder; it may hold {', '.join(_TEMPLATES)}")
-            loaders.insert(0, FileSystemLoader(Path(folder)))
-        # Plain text, so nothing is escaped; product text is passed as a value and never read as a template.
-        env = Environment(loader=ChoiceLoader(loaders), undefined=StrictUndefined, autoescape=False)
-        try:
-            self._seller_system, self._buyer_system, self._buyer_context = map(env.get_template, _TEMPLATES)
-        except TemplateError as error:
-            raise NegolabError(f"prompt template: {error}") from None
+        self._templates = load_templates(folder)
 
     def messages(self, request: Request) -> list[Message]:
         """The whole conversation of the requested seat so far, ending with the message to answer."""
         view = request.view
+        if isinstance(view, BilateralView):
+            return bilateral_messages(self._templates, view)
         return self._seller(view) if isinstance(view, SellerView) else self._buyer(view)
 
     def _seller(self, view: SellerView) -> list[Message]:
         listing, n = view.product.listing, len(view.channels)
-        system = self._seller_system.render(
-            **_item(listing),
+        system = self._templates["seller_system.j2"].render(
+            **item(listing),
             cost=dollars(view.product.cost_cents),
             n=n,
             k=view.per_buyer_cap,
@@ -104,7 +83,7 @@ class MarketPrompts:
             if said.seat == SELLER:
                 messages.append({"role": "assistant", "content": next(own)})
                 continue
-            news.append(f"Buyer {said.buyer}:\n{_spoken(said, listing.codename)}")
+            news.append(f"Buyer {said.buyer}:\n{spoken(said, listing.codename)}")
             if position == len(view.heard) or view.heard[position].seat == SELLER:
                 shown = board(
                     view.heard[:position],
@@ -119,33 +98,13 @@ class MarketPrompts:
         return messages
 
     def _buyer(self, view: BuyerView) -> list[Message]:
-        listing = view.listing
-        opening = None if view.opening is None else f"[BUY] {dollars(view.opening)} (1x {listing.codename})"
-        context = self._buyer_context.render(
-            **_item(listing), budget=dollars(view.budget), k=view.per_buyer_cap, opening=opening
+        return buyer_messages(
+            self._templates,
+            view.listing,
+            budget=view.budget,
+            turns=view.per_buyer_cap,
+            heard=view.heard,
+            own=view.own,
+            opening=view.opening,
+            market=True,
         )
-        messages = [
-            {"role": "system", "content": self._buyer_system.render()},
-            {"role": "user", "content": context},
-        ]
-        own = iter(view.own)
-        for said in view.heard:
-            if said.seat == SELLER:
-                messages.append({"role": "user", "content": _spoken(said, listing.codename)})
-            else:
-                messages.append({"role": "assistant", "content": next(own)})
-        return messages
-
-
-def _spoken(said: Said, codename: str) -> str:
-    item = "" if said.price is None else f" {dollars(said.price)} (1x {codename})"
-    return f"Talk: {one_line(said.talk)}\nAction: [{said.verb}]{item}"
-
-
-def _item(listing: Listing) -> dict[str, str]:
-    return {
-        "codename": listing.codename,
-        "title": one_line(listing.title),
-        "description": neutralise(listing.description),
-        "list_price": dollars(listing.list_cents),
-    }
