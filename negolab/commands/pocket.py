@@ -1,0 +1,63 @@
+"""``negolab pocket``: the small language model that comes along, and how it was made."""
+
+import argparse
+import json
+from typing import Any
+
+from negolab.commands.arguments import whole
+from negolab.scenario import MAX_SEED
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command and its two actions."""
+    parser = commands.add_parser(
+        "pocket",
+        help="make the pocket model, or list those that come along",
+        description="The pocket model is a language model of a million parameters that speaks the whole protocol. "
+        "It plays as `transformers:pocket-base` and so on, and is what `negolab train --profile laptop` begins with.",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    shown = actions.add_parser("list", help="the pocket models that come along", description="What comes along.")
+    shown.set_defaults(run=run_list)
+    made = actions.add_parser(
+        "pretrain",
+        help="make the base model from nothing",
+        description="Make the base model from nothing, on scripted play with invented products: about an hour on two "
+        "cores. The same seed, threads and versions give the same model.",
+    )
+    made.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
+    made.add_argument("--seed", type=whole(0, MAX_SEED), default=0, help="of everything drawn (0)")
+    made.add_argument("--episodes", type=whole(1, 10_000_000), help="how many scripted episodes to read")
+    made.add_argument("--threads", type=whole(1, 1024), help="processor threads; default: torch's choice")
+    made.set_defaults(run=run_pretrain)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Print name, size and origin of every pocket model."""
+    from negolab.policies.spec import pocket_models
+
+    for name, folder in pocket_models().items():
+        size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+        origin = "trained" if (folder / "training.json").exists() else "pretrained"
+        print(f"{name}  {size:.1f} MB  {origin}")
+    return 0
+
+
+def run_pretrain(args: argparse.Namespace) -> int:
+    """Make the base and print what became of it."""
+    from negolab.errors import NegolabError
+    from negolab.report import note
+
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise NegolabError(f"{error.name} is needed to make a model: pip install 'negolab[train]'") from None
+    from negolab.pocket.pretrain import PocketSettings, pretrain
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    given = {} if args.episodes is None else {"episodes": args.episodes}
+    found = pretrain(PocketSettings(seed=args.seed, **given), args.out, say=note)
+    print(json.dumps(found))
+    return 0

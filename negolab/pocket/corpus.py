@@ -1,0 +1,139 @@
+"""What the pocket model first reads: whole conversations of scripted play, as tokens with a weight each.
+
+Products are invented (``product``): list price log-normal and cost share of it Beta distributed, both close to the
+published catalogue's train split, so that no real product is needed to make the model and none is seen. Markets vary
+in the number of buyers and messages from the first example on; who has never seen five buyers writes nonsense to five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from negolab.catalog import Listing, Product
+from negolab.conversations import conversations
+from negolab.environment.base import BUYER, SELLER
+from negolab.episodes import Episode
+from negolab.pocket.teacher import BilateralTeacher, Teacher
+from negolab.pocket.tokenizer import CATEGORIES
+from negolab.pocket.words import InWords
+from negolab.policies.registry import make_buyers
+from negolab.policies.scripted_bilateral import PersonaSeller
+from negolab.prompts import MarketPrompts
+from negolab.rollout import play
+from negolab.scenario import BILATERAL, IN_DISTRIBUTION, OOD_DIVERSE, PERSONAS, Regime, Scenario, draw
+from negolab.seeds import generator
+
+BUYER_TYPES = ("iter-50", "iter-60", "iter-70")
+LOW, HIGH = 600, 430_000
+"""Range of invented list prices, in cents."""
+
+
+def product(seed: int, index: int) -> Product:
+    """An invented product: list price with median $150, cost about half of it. Its texts are empty: the model reads
+    none."""
+    g = generator(seed, "pocket product", index)
+    listing = int(np.clip(15_000 * np.exp(1.1 * g.standard_normal()), LOW, HIGH))
+    share = float(np.clip(g.beta(2.4, 2.3), 0.08, 0.97))
+    ends = (99, 99, 99, 95, 0, int(g.integers(100)))
+    listing = listing // 100 * 100 + ends[int(g.integers(6))]
+    cost = int(share * listing)
+    if g.random() < 0.5:
+        cost = cost // 100 * 100 + ends[int(g.integers(6))]
+    cost = min(max(cost, 50), listing - 50)
+    code = f"{CATEGORIES[int(g.integers(len(CATEGORIES)))]}_{1 + int(g.integers(999))}"
+    return Product(Listing(code, "", "", code.rpartition("_")[0], listing), cost)
+
+
+def market(seed: int, index: int) -> Scenario:
+    """An invented market: half as in the paper's benchmark, a fifth as in its five-buyer suite, else anything small."""
+    g = generator(seed, "pocket market", index)
+    kind, types = g.random(), BUYER_TYPES
+    if kind < 0.5:
+        regime = IN_DISTRIBUTION.override(buyer_types=types)
+    elif kind < 0.7:
+        regime = OOD_DIVERSE
+    else:
+        n, k = int(g.integers(1, 7)), int(g.integers(2, 5))
+        t = int(g.integers(max(2, n), min(n * k, 12) + 1)) if n * k > max(2, n) else n * k
+        regime = Regime(
+            name="pocket",
+            n_buyers=n,
+            per_buyer_cap=k,
+            message_budget=max(1, t),
+            budget_tiers=IN_DISTRIBUTION.budget_tiers if g.random() < 0.5 else OOD_DIVERSE.budget_tiers,
+            first_offer=IN_DISTRIBUTION.first_offer if g.random() < 0.5 else None,
+            buyer_types=types,
+        )
+    return draw(regime, product(seed, index), seed=seed, rep=0, episode=index)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One conversation of one seat."""
+
+    ids: np.ndarray
+    """Token ids, int32."""
+    weights: np.ndarray
+    """By token, its weight in the loss: 1 for what the seat says, less for what it is told, 0 for its instructions."""
+
+
+def bilateral(seed: int, index: int) -> Scenario:
+    """An invented bilateral game, every persona alike; ``[REJECT]`` is an action in every third."""
+    regime = BILATERAL.override(personas=PERSONAS, reject=index % 3 == 0)
+    return draw(regime, product(seed, index), seed=seed, rep=0, episode=index)
+
+
+def texts(tokenizer: Any, seed: int, episodes: Sequence[int], told: float = 0.2) -> Iterator[Text]:
+    """The conversations of these episodes of the stream ``seed``.
+
+    Each number is a market, of which the seller's side is read, and in every fourth one buyer's as well. Every fourth
+    number is a bilateral game besides, of which the buyer's side is read, and the seller's in every third of them.
+    """
+    buyers = {kind: InWords(buyer) for kind, buyer in make_buyers(list(BUYER_TYPES)).items()}
+    renderer = MarketPrompts()
+    for episode in play((market(seed, index) for index in episodes), InWords(Teacher()), buyers):
+        index = episode.scenario.episode
+        yield conversation(tokenizer, renderer, episode, SELLER, told)
+        if index % 4 == 0:
+            yield conversation(tokenizer, renderer, episode, 1 + index // 4 % episode.scenario.n_buyers, told)
+    games = (bilateral(seed, index) for index in episodes if index % 4 == 2)
+    for episode in play(games, InWords(PersonaSeller()), {"learner": InWords(BilateralTeacher())}):
+        yield conversation(tokenizer, renderer, episode, BUYER, told)
+        if episode.scenario.episode % 12 == 2:
+            yield conversation(tokenizer, renderer, episode, SELLER, told)
+
+
+def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat: int, told: float) -> Text:
+    """What ``seat`` was shown and said in an episode, as it stands in its context after its last reply."""
+    ids: list[int] = []
+    weights: list[float] = []
+    for message in conversations(episode, renderer)[seat].messages:
+        text = f"<|{message['role']}|>{message['content']}<|end|>"
+        part = tokenizer(text, add_special_tokens=False)["input_ids"]
+        own = message["role"] == "assistant"
+        ids += part
+        weights += [0.0, *([1.0 if own else 0.0 if message["role"] == "system" else told] * (len(part) - 1))]
+    return Text(np.asarray(ids, dtype=np.int32), np.asarray(weights, dtype=np.float32))
+
+
+def shown(episodes: int = 400) -> Iterator[str]:
+    """Messages of every role, seat and game, for the tokenizer to find its phrases in."""
+    buyers = {kind: InWords(buyer) for kind, buyer in make_buyers(list(BUYER_TYPES)).items()}
+    renderer = MarketPrompts()
+    played = [
+        play((market(1, index) for index in range(episodes)), InWords(Teacher()), buyers),
+        play(
+            (bilateral(1, index) for index in range(episodes)),
+            InWords(PersonaSeller()),
+            {"learner": InWords(BilateralTeacher())},
+        ),
+    ]
+    for episode in chain(*played):
+        for found in conversations(episode, renderer).values():
+            for message in found.messages:
+                yield message["content"]
