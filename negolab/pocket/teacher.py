@@ -1,10 +1,10 @@
 """Whom the pocket model first imitates: the untrained behaviour of the papers, with everything tried sometimes.
 
-The seller of the market (2607.05863) is the scripted ``satisficer`` (calibrated to the paper's untrained model: locks on to a bid, asks a little above
-cost, takes the first bid that covers cost or nearly does) which now and then, message by message and without a plan,
-asks for much more or waits. So the base behaves as the untrained model does, and what training should find has a
-probability above zero. Nothing in it knows which buyer is rich. It never quits: a seller that may quit learns to, as
-nothing is better than a violation (measured).
+The seller of the market (2607.05863) is the scripted ``satisficer`` (calibrated to the paper's untrained model: locks
+on to a bid, asks a little above cost, takes the first bid that covers cost or nearly does) which now and then, message
+by message and without a plan, asks for much more or waits. So the base behaves as the untrained model does, and what
+training should find has a probability above zero. Nothing in it knows which buyer is rich. It never quits: a seller
+that may quit learns to, as nothing is better than a violation (measured).
 
 The buyer of the bilateral game (2604.09855) is mostly the scripted ``naive`` one, in some episodes another style, and
 now and then gives a reason.
