@@ -11,7 +11,8 @@ from typing import Any
 from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.episodes import Episode
 from negolab.policies.base import Policy
-from negolab.policies.scripted_bilateral import bilateral_buyer, bilateral_seller
+from negolab.policies.registry import make_bilateral
+from negolab.policies.scripted_bilateral import with_persona
 from negolab.rollout import play
 from negolab.scenario import BILATERAL, Schedule
 
@@ -33,10 +34,13 @@ def play_bilateral(
 ) -> Iterator[Episode]:
     """Play ``n`` episodes and yield them as they end.
 
-    ``buyer`` and ``seller``: names of scripted players (``policies.scripted_bilateral``) or players. ``knobs`` change
-    the regime: ``reject=True``, ``personas=("begging", ...)``, ``budget_tiers``. The products of ``split`` come in
-    turn, with other draws each time round. Raises ``NegolabError`` for a name or knob that does not exist.
+    ``buyer`` and ``seller``: players, or names as ``negolab evaluate`` takes them: ``naive``, ``lowballer``,
+    ``conceder``, ``patient``; ``persona``, or one persona. ``knobs`` change the regime: ``reject=True``,
+    ``personas=("begging", ...)``, ``budget_tiers``. The products of ``split`` come in turn, with other draws each time
+    round. Raises ``NegolabError`` for a name or knob that does not exist.
     """
+    if isinstance(seller, str):
+        seller, knobs["personas"] = with_persona(seller, knobs.get("personas"))
     catalog = data if isinstance(data, Catalog) else load_catalog(data)
     products = catalog.split(split)
     rounds = max(1, -(-n // len(products)))
@@ -45,6 +49,6 @@ def play_bilateral(
     order = (product * rounds + turn for turn in range(rounds) for product in range(len(products)))
     return play(
         (schedule[index] for index in islice(order, n)),
-        bilateral_seller(seller) if isinstance(seller, str) else seller,
-        {LEARNER: bilateral_buyer(buyer) if isinstance(buyer, str) else buyer},
+        make_bilateral("seller", seller) if isinstance(seller, str) else seller,
+        {LEARNER: make_bilateral("buyer", buyer) if isinstance(buyer, str) else buyer},
     )

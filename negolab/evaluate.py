@@ -14,7 +14,7 @@ from negolab import costs
 from negolab.catalog import SAMPLE, Catalog
 from negolab.cluster import Cluster, joined
 from negolab.errors import NegolabError
-from negolab.metrics import Summary
+from negolab.metrics import Summary, metrics_of
 from negolab.plan import Plan, Settings, plan
 from negolab.policies.journal import settle
 from negolab.report import metrics_csv
@@ -162,7 +162,7 @@ def _joined(made: Plan, ray: str | None, workers: int | None) -> AbstractContext
 
 def summarise_run(run: Run) -> dict[str, Estimate]:
     """Metrics of a complete run, read back from its episodes. Raises ``DamagedRun`` where one cannot be trusted."""
-    summary = Summary()
+    summary = Summary(metrics_of(run.manifest["settings"]["regime"].get("game", "market")))
     for episode in run.episodes(complete=True):
         summary.add(episode)
     return summary.estimates()

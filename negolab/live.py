@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from negolab.costs import Account, Meter, dollars, tokens
-from negolab.environment.base import SELLER
+from negolab.environment.base import BUYER, SELLER
 from negolab.plan import Plan
 from negolab.statistics import Accumulator
 from negolab.store import EPISODES, scan
@@ -79,7 +79,8 @@ class Row:
         self.reward.add(record["reward"], record["scenario"]["codename"])
         outcome = record["outcome"]
         self.deals += outcome["kind"] == "deal"
-        if outcome["kind"] == "violation" and outcome["seat"] == SELLER:
+        learner = BUYER if record["scenario"].get("game") == "bilateral" else SELLER
+        if outcome["kind"] == "violation" and outcome["seat"] == learner:
             self.endings[outcome["reason"]] += 1
         elif outcome["kind"] == "aborted":
             self.endings["aborted"] += 1

@@ -8,8 +8,9 @@ from typing import Any
 
 from negolab.catalog import SAMPLE, Catalog, load_catalog
 from negolab.errors import NegolabError
+from negolab.policies.base import Policy
 from negolab.policies.cast import Cast, make_cast
-from negolab.policies.registry import SELLERS
+from negolab.policies.registry import SELLERS, is_scripted
 from negolab.policies.spec import ModelSpec
 from negolab.scenario import Schedule, regime
 from negolab.store import new_manifest
@@ -32,8 +33,9 @@ class Settings:
     products: int | None = None
     """Play only the split's first so many products; None: all."""
     seed: int = 0
-    buyers: Mapping[str, ModelSpec] = field(default_factory=dict)
-    """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted."""
+    buyers: Mapping[str, str | ModelSpec] = field(default_factory=dict)
+    """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted. The
+    bilateral game has one type, ``learner``, and a model or a player's name for it."""
 
 
 @dataclass(slots=True)
@@ -76,12 +78,20 @@ class Plan:
     @property
     def scripted(self) -> bool:
         """Whether all players are this package's scripted ones, who can be asked again."""
-        return self.settings.seller in SELLERS and not self.settings.buyers
+        game, buyers = self.schedule.regime.game, self.settings.buyers.values()
+        sides = (("seller", self.settings.seller), *(("buyer", buyer) for buyer in buyers))
+        return all(is_scripted(side, player, game) for side, player in sides)
 
     @property
     def who(self) -> str:
         """Who plays against whom, and what kind of players they are."""
         cast = self.cast()
+        if self.schedule.regime.game == "bilateral":
+            (buyer,), (named,) = cast.buyers.values(), self.settings.buyers.values()
+            return (
+                f"{buyer.name} ({self._kind('buyer', buyer, named)}) buys from "
+                f"{cast.seller.name} ({self._kind('seller', cast.seller, self.settings.seller)})"
+            )
         modelled = [kind for kind, buyer in cast.buyers.items() if buyer in cast.models]
         own = "scripted" if self.settings.seller in SELLERS else "your own"
         seller = "language model" if cast.seller in cast.models else own
@@ -91,6 +101,12 @@ class Plan:
             return f"{name} ({seller}) against scripted buyers"
         mixed = " and scripted ones" if len(modelled) < len(cast.buyers) else ""
         return f"{name} ({seller}) against {names} (language model){mixed} as buyers"
+
+    def _kind(self, side: str, player: Policy, named: str | ModelSpec) -> str:
+        """What kind of player plays a side of the bilateral game."""
+        if player in self.cast().models:
+            return "language model"
+        return "scripted" if is_scripted(side, named, "bilateral") else "your own"
 
     def manifest(self) -> dict[str, Any]:
         """The run's manifest."""

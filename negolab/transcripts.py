@@ -115,6 +115,8 @@ def buyer_name(episode: Episode, buyer: int) -> str:
 def _board_after(episode: Episode, position: int, heard: Sequence[Said]) -> tuple[str | None, str]:
     """The board after the buyers' last words before the seller's turn, or before the end."""
     turn, turns, scenario = episode.turns[position], episode.turns, episode.scenario
+    if scenario.game == "bilateral":  # no board: two who speak in turn see all there is
+        return None, ""
     last = position + 1 == len(turns)
     middle = turn.seat == SELLER or turn.violation or not (last or turns[position + 1].seat == SELLER)
     if middle or turn.turn > _SHOWN_BOARDS:  # every board holds the whole history: many of them grow with its square
@@ -155,9 +157,23 @@ def facts(episode: Episode, kinds: Mapping[str, str] | None = None) -> list[tupl
     tight = "T < N x K" if s.message_budget < s.n_buyers * s.per_buyer_cap else "T >= N x K"
     limits = f"N = {s.n_buyers} buyers, K = {s.per_buyer_cap} per buyer, T = {s.message_budget} in all ({tight})"
     buyers = sorted(set(episode.players[1:]))
-    return [
+    money = [
         ("List price", f"{dollars(listing.list_cents)} (public)"),
         ("Cost", f"{dollars(cost)} (private to the seller)"),
+    ]
+    if s.game == "bilateral":
+        room = s.budgets[0] - cost
+        why = "gains from trade" if room > 0 else "no gains from trade: no deal is rational"
+        return [
+            *money,
+            ("Room", f"{dollars(room)} (budget - cost: {why})"),
+            ("Limits", f"{s.message_budget} turns, [REJECT] {'allowed' if s.reject else 'not allowed'}"),
+            ("Game", f"{s.regime}, repetition {s.rep}"),
+            ("Buyer", _player(episode.players[1], kinds)),
+            ("Seller", f"{_player(episode.players[SELLER], kinds)}, persona {s.persona}"),
+        ]
+    return [
+        *money,
         ("Room", f"{dollars(listing.list_cents - cost)} (list price - cost)"),
         ("Limits", limits),
         ("Market", f"{s.regime}, repetition {s.rep}"),
@@ -192,6 +208,8 @@ _NO_DEAL = {
     "seller_quit": ("the seller quit", "the seller quits"),
     "all_inactive": ("every buyer has quit or is capped", "nobody is left"),
     "messages_exhausted": ("the seller's {} messages are used up", "no messages left"),
+    "buyer_quit": ("the buyer quit", "the buyer quits"),
+    "turns_exhausted": ("the {} turns are over", "no turns left"),
 }
 """How an episode ends without a deal: in the outcome's sentence, and in the last turn's title."""
 _ABORTED = {"context_limit": "the conversation does not fit into its context", "timeout": "no reply came in time"}
@@ -214,8 +232,12 @@ def outcome_text(episode: Episode) -> str:
 
 
 def engaged_text(episode: Episode) -> str:
-    """Whom the seller spoke to, and where the richest buyer was."""
+    """Whom the seller spoke to, and where the richest buyer was; in the bilateral game, how the buyer began."""
     s = episode.scenario
+    if s.game == "bilateral":
+        first = episode.turns[0].price
+        share = "no price" if first is None else f"{dollars(first)}, {first / s.budgets[0]:.2f} of its budget"
+        return f"The buyer began with {share}."
     reached = {t.buyer for t in episode.turns if t.seat == SELLER and t.violation is None and t.verb != "QUIT"}
     missed = [k for k in range(1, s.n_buyers + 1) if k not in reached]
     richest = max(range(1, s.n_buyers + 1), key=lambda k: s.budgets[k - 1])
@@ -225,7 +247,9 @@ def engaged_text(episode: Episode) -> str:
 
 
 def reward_text(episode: Episode) -> str:
-    """Equation (1) with this episode's numbers."""
+    """The reward's formula with this episode's numbers: equation (1), or the bilateral buyer's."""
+    if episode.scenario.game == "bilateral":
+        return _checked(*_buyer_reward(episode), episode)
     o, list_cents = episode.outcome, episode.scenario.product.listing.list_cents
     cost = episode.scenario.product.cost_cents
     if o.kind == "violation" and o.seat == SELLER:
@@ -241,6 +265,24 @@ def reward_text(episode: Episode) -> str:
             text = f"reward = min(1, {share}) = min(1, {ratio:.3f}) = 1"
     else:
         value, text = 0.0, f"reward = 0 ({'aborted, counts as no deal' if o.kind == 'aborted' else 'no deal'})"
+    return _checked(value, text, episode)
+
+
+def _buyer_reward(episode: Episode) -> tuple[float, str]:
+    o, budget, cost = episode.outcome, episode.scenario.budgets[0], episode.scenario.product.cost_cents
+    if o.kind == "violation":
+        return (-1.0, "reward = -1 (the buyer broke a rule)") if o.seat else (0.0, "reward = 0 (the seller's fault)")
+    if o.kind != "deal" or o.price is None:
+        return 0.0, f"reward = 0 ({'aborted, counts as no deal' if o.kind == 'aborted' else 'no deal'})"
+    share = f"({dollars(budget)} - {dollars(o.price)}) / |{dollars(budget)} - {dollars(cost)}|"
+    if budget == cost:
+        return 0.0, f"reward = {share}, read as 0"
+    ratio = (budget - o.price) / abs(budget - cost)
+    value = max(-1.0, min(1.0, ratio))
+    return value, f"reward = {share} = {ratio:.3f}" + ("" if value == ratio else f", at most {value:.0f}")
+
+
+def _checked(value: float, text: str, episode: Episode) -> str:
     if value != episode.reward:
         text += f"; but the record says {episode.reward!r}: run `negolab verify`"
     return text

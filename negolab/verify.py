@@ -16,9 +16,9 @@ import orjson
 from negolab.environment.base import ABORTS, SELLER, Request
 from negolab.episodes import Episode, replay
 from negolab.errors import NegolabError
-from negolab.metrics import Summary
+from negolab.metrics import Summary, metrics_of
 from negolab.policies.base import FINISHES, Policy
-from negolab.policies.registry import SELLERS, make_buyers, make_seller
+from negolab.policies.registry import is_scripted, make_bilateral, make_buyers, make_seller
 from negolab.prompts import MarketPrompts, sha256_of
 from negolab.report import metrics_csv
 from negolab.rollout import play
@@ -209,7 +209,7 @@ def verify(folder: str | Path) -> Report:
     scripted = _scripted(run, schedule, report) if same_code else {}
     # Where everybody is scripted the whole record is made anew, to the byte; else every scripted reply is.
     whole = Scripted(scripted.pop(""), scripted) if len(scripted) > len(schedule.regime.buyer_types) else None
-    summary, foreign, otherwise = Summary(), 0, 0
+    summary, foreign, otherwise = Summary(metrics_of(schedule.regime.game)), 0, 0
     seen, last, ordered = bytearray(run.n), -1, True
     for number, line in enumerate(run.lines(), 1):
         if line.data is None:
@@ -272,8 +272,15 @@ def _expected(run: Run) -> tuple[Schedule, Names]:
 def _scripted(run: Run, schedule: Schedule, report: Report) -> dict[str, Policy]:
     """The scripted players of the run, to be asked again: by buyer type, ``""`` for the seller."""
     players, name = run.manifest["players"], run.manifest["settings"].get("seller")
-    made: dict[str, Policy] = {"": make_seller(name, schedule)} if name in SELLERS else {}
-    made |= make_buyers([kind for kind in schedule.regime.buyer_types if "engine" not in players["buyers"][kind]])
+    made: dict[str, Policy] = {}
+    if schedule.regime.game == "bilateral":
+        buyers = {kind: b.get("name") for kind, b in players["buyers"].items() if "engine" not in b}
+        for kind, side, player in [("", "seller", name), *((kind, "buyer", b) for kind, b in buyers.items())]:
+            if is_scripted(side, player, "bilateral"):
+                made[kind] = make_bilateral(side, player)
+    else:
+        made |= {"": make_seller(name, schedule)} if is_scripted("seller", name, "market") else {}
+        made |= make_buyers([kind for kind in schedule.regime.buyer_types if "engine" not in players["buyers"][kind]])
     stored = {"": players["seller"], **players["buyers"]}
     if any(orjson.loads(orjson.dumps(player.describe())) != stored[kind] for kind, player in made.items()):
         report.problems.append("the manifest's players are not the scripted players that its settings name")

@@ -304,8 +304,8 @@ def test_names_that_do_not_exist():
     with pytest.raises(NegolabError) as found:
         regime("in_distribution", zeal=1, appetite=2)
     assert str(found.value) == (
-        "unknown regime knob 'appetite'; allowed: budget_tiers, buyer_types, first_offer, "
-        "message_budget, n_buyers, name, per_buyer_cap"
+        "unknown regime knob 'appetite'; allowed: budget_tiers, buyer_types, first_offer, game, "
+        "message_budget, n_buyers, name, per_buyer_cap, personas, reject"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from negolab.catalog import SAMPLE
 from negolab.errors import NegolabError
 from negolab.money import MAX_CENTS, cents_from_text, dollars
-from negolab.scenario import REGIMES, Interval
+from negolab.scenario import GAMES, PERSONAS, REGIMES, Interval
 
 if TYPE_CHECKING:
     from negolab.policies.spec import ModelSpec
@@ -112,16 +112,30 @@ def add_players(parser: argparse.ArgumentParser, required: bool = True) -> None:
     )
 
 
+def _player(name: str, given: list[str], side: str) -> "str | ModelSpec":
+    """A player's name, or the model that it names with its options."""
+    from negolab.policies.spec import is_model, key_values, spec_of
+
+    options = key_values(given, f"--{side}-option")
+    if is_model(name):
+        return spec_of(name, options)
+    if options:
+        raise NegolabError(f"--{side}-option goes with a language model as --{side}, not with {name!r}")
+    return name
+
+
+def sides(args: argparse.Namespace) -> tuple["str | ModelSpec", "str | ModelSpec"]:
+    """The bilateral game's seller and buyer. Raises ``NegolabError`` where the buyer is missing."""
+    if args.buyer is None:
+        raise NegolabError("--game bilateral needs --buyer, who is the one that is evaluated")
+    return _player(args.seller, args.seller_option, "seller"), _player(args.buyer, args.buyer_option, "buyer")
+
+
 def players(args: argparse.Namespace) -> tuple["str | ModelSpec", dict[str, "ModelSpec"]]:
     """The seller, and the models that buy by type (``*`` for all others)."""
     from negolab.policies.spec import is_model, key_values, spec_of
 
-    seller: str | ModelSpec = args.seller
-    options = key_values(args.seller_option, "--seller-option")
-    if is_model(args.seller):
-        seller = spec_of(args.seller, options)
-    elif options:
-        raise NegolabError(f"--seller-option goes with a language model as --seller, not with {args.seller!r}")
+    seller = _player(args.seller, args.seller_option, "seller")
     buyers: dict[str, ModelSpec] = {}
     options = key_values(args.buyer_option, "--buyer-option")
     named: dict[str, str] = {}
@@ -158,6 +172,55 @@ def add_market(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--budgets", type=intervals, metavar="LO-HI,...", help="budget tiers as fractions of list price")
     group.add_argument("--first-offer", metavar="LO-HI|free", type=first_offer, help="regulated first offer, or 'free'")
     group.add_argument("--buyer-types", type=names, metavar="A,B", help="types drawn for each buyer")
+
+
+def add_bilateral(parser: argparse.ArgumentParser) -> None:
+    """The bilateral game's own options."""
+    group = parser.add_argument_group(
+        "bilateral game",
+        "--game bilateral: the buyer is evaluated against one regulated seller (--seller: persona, one of its "
+        "personas, module:factory, or a language model)",
+    )
+    group.add_argument("--game", choices=GAMES, default="market", help="whose rules are played (default: market)")
+    group.add_argument(
+        "--buyer",
+        metavar="NAME",
+        help="naive, lowballer, conceder, patient; module:factory for one of your own; or a language model as "
+        "ENGINE:MODEL, with --buyer-option for its options",
+    )
+    group.add_argument("--personas", type=names, metavar="A,B", help=f"drawn for each game: {', '.join(PERSONAS)}")
+    group.add_argument("--reject", action="store_true", help="[REJECT] is an action of both sides")
+    group.add_argument("--turns", type=whole(1, 1000), metavar="N", help="turns of a game (default: 6)")
+
+
+def bilateral_knobs(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``add_bilateral``'s options override. Raises ``NegolabError`` for options of the other game."""
+    market = {
+        "--cap": args.cap,
+        "--messages": args.messages,
+        "--buyers": args.buyers,
+        "--first-offer": args.first_offer,
+    }
+    market |= {"--buyer-types": args.buyer_types, "--regime": args.regime, "--buyer-model": args.buyer_model or None}
+    given = [option for option, value in market.items() if value is not None]
+    if given:
+        raise NegolabError(f"{given[0]} is an option of the market; the bilateral game has --buyer, --turns, --budgets")
+    knobs: dict[str, Any] = {
+        "per_buyer_cap": args.turns,
+        "message_budget": args.turns,
+        "budget_tiers": args.budgets,
+        "personas": args.personas,
+        "reject": args.reject or None,
+    }
+    return {name: value for name, value in knobs.items() if value is not None}
+
+
+def no_bilateral(args: argparse.Namespace) -> None:
+    """Raise ``NegolabError`` for an option that only the bilateral game has."""
+    own = {"--buyer": args.buyer, "--personas": args.personas, "--reject": args.reject or None, "--turns": args.turns}
+    given = [option for option, value in own.items() if value is not None]
+    if given:
+        raise NegolabError(f"{given[0]} goes with --game bilateral")
 
 
 def market_knobs(args: argparse.Namespace) -> dict[str, Any]:

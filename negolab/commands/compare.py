@@ -34,15 +34,20 @@ PAPER_METRICS = (
 def run(args: argparse.Namespace) -> int:
     """Print one table per compared run."""
     from negolab.errors import NegolabError
-    from negolab.metrics import METRICS, paired
+    from negolab.metrics import FOUR_PHASES, metrics_of, paired
     from negolab.report import columns, note
     from negolab.store import Run
 
     if len(args.runs) < 2:
         raise NegolabError("compare needs at least two run folders: the baseline first")
     runs = [Run(folder) for folder in args.runs]
-    chosen = {name: METRICS[name] for name in (METRICS if args.all_metrics else PAPER_METRICS)}
     base = runs[0]
+    games = {_game(run) for run in runs}
+    if len(games) > 1:
+        raise NegolabError(f"runs of different games cannot be compared: {', '.join(sorted(games))}")
+    known = metrics_of(_game(base))
+    short = PAPER_METRICS if _game(base) == "market" else (*FOUR_PHASES, "violation_rate")
+    chosen = {name: known[name] for name in (known if args.all_metrics else short)}
     for other in runs[1:]:
         # Complete runs only: what an unfinished one lacks are its longest episodes, not a random part.
         found, common = paired(base.episodes(complete=True), other.episodes(complete=True), chosen)
@@ -76,10 +81,18 @@ def _caveats(base: "Run", other: "Run", common: int) -> list[str]:
         found.append(f"compared on {common} of {other.n} and {base.n} markets: the others are in one run only")
     if base.manifest.get("code_sha256") != other.manifest.get("code_sha256"):
         found.append(f"{other.folder} and {base.folder} were made by different versions of the code")
-    if base.manifest["players"]["buyers"] != other.manifest["players"]["buyers"]:
-        found.append(f"{other.folder} and {base.folder} were played against different buyers")
+    side, word = ("buyers", "buyers") if _game(base) == "market" else ("seller", "sellers")
+    if base.manifest["players"][side] != other.manifest["players"][side]:
+        found.append(f"{other.folder} and {base.folder} were played against different {word}")
     return found
 
 
+def _game(run: "Run") -> str:
+    return str(run.manifest["settings"]["regime"].get("game", "market"))
+
+
 def _name(run: "Run") -> str:
-    return str(run.manifest["players"]["seller"]["name"])
+    """Who is evaluated in the run."""
+    players = run.manifest["players"]
+    (learner,) = players["buyers"].values() if _game(run) == "bilateral" else (players["seller"],)
+    return str(learner["name"])

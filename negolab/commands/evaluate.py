@@ -6,7 +6,18 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from negolab.commands.arguments import add_data, add_market, add_players, market_knobs, players, whole
+from negolab.commands.arguments import (
+    add_bilateral,
+    add_data,
+    add_market,
+    add_players,
+    bilateral_knobs,
+    market_knobs,
+    no_bilateral,
+    players,
+    sides,
+    whole,
+)
 from negolab.errors import NegolabError
 from negolab.scenario import MAX_SEED
 
@@ -54,6 +65,7 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--only", action="append", default=[], metavar="NAME,...", help="only these entries")
     add_data(parser)
     add_market(parser)
+    add_bilateral(parser)
     # None says that the command line is silent: a panel's file then decides.
     parser.set_defaults(run=run, data=None, regime=None)
 
@@ -81,7 +93,13 @@ def run(args: argparse.Namespace) -> int:
     """Plan, say what is unusual, play, print the metrics or the table."""
     if args.panel is not None and args.seller is not None:
         raise NegolabError("give --seller or --panel, not both")
+    if args.game == "market":
+        no_bilateral(args)
     if args.panel is not None:
+        if args.game == "bilateral":
+            raise NegolabError(
+                "a panel compares sellers of the market; --game bilateral goes with --seller and --buyer"
+            )
         return _run_panel(args)
     if args.seller is None:
         raise NegolabError("one of --seller and --panel is required (see `negolab evaluate --help`)")
@@ -93,9 +111,17 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> "Settings":
     from negolab.plan import Settings
 
-    seller, buyers = players(args)
     given = {name: getattr(args, name) for name in ("regime", "split", "per_product", "products", "seed")}
     given = {name: value for name, value in given.items() if value is not None}
+    if args.game == "bilateral":
+        from negolab.policies.scripted_bilateral import with_persona
+
+        seller, buyer = sides(args)
+        knobs = bilateral_knobs(args)
+        if isinstance(seller, str):
+            seller, knobs["personas"] = with_persona(seller, args.personas)
+        return Settings(seller=seller, buyers={"*": buyer}, knobs=knobs, **{**given, "regime": "bilateral"})
+    seller, buyers = players(args)
     return Settings(seller=seller, buyers=buyers, knobs=market_knobs(args), **given)
 
 

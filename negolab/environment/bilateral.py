@@ -13,6 +13,7 @@ A turn is one message of the buyer and one of the seller; the buyer speaks first
 * After the seller's message in the last turn nobody speaks any more: an ask in it cannot be accepted.
 * "Regulated" is read as in the successor paper: a seller's reply that is malformed, below cost or no legal deal is
   asked again by whoever plays the game, at last replaced by ``fallback``. Only the buyer can violate.
+* A violating move that could be read keeps its verb and price in the record: a bid over the budget is still a bid.
 * A seat that could not speak ends the episode as ``aborted``, as in the market.
 """
 
@@ -114,7 +115,8 @@ class Bilateral:
         found = reply if isinstance(reply, Violation) else self.check(seat, reply)
         if found is not None:
             self.outcome = Outcome("aborted" if found.kind in ABORTS else "violation", found.kind, seat=seat)
-            return [Turn(turn, seat, BUYER, None, None, found.text, found.kind, found.detail)]
+            verb, price = (reply.verb, reply.price) if isinstance(reply, Move) else (None, None)
+            return [Turn(turn, seat, BUYER, verb, price, found.text, found.kind, found.detail)]
         assert isinstance(reply, Move)
         verb, price, _, talk, text, fallback = reply
         self._own[seat] += (text,)

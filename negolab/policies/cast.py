@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from negolab.environment.base import SELLER, Request
-from negolab.environment.market import Market
+from negolab.environment.base import SELLER, Move, Request
 from negolab.errors import NegolabError
+from negolab.games import game_of
 from negolab.policies.base import Policy
 from negolab.policies.engine import TextEngine
 from negolab.policies.journal import Journal
 from negolab.policies.model import LanguageModel
-from negolab.policies.registry import make_buyers, make_models, make_seller
+from negolab.policies.registry import make_bilateral, make_buyers, make_models, make_seller
 from negolab.policies.spec import ModelSpec, is_model, spec_of
 from negolab.prompts import MarketPrompts
 from negolab.prompts.multi_buyer import Message
@@ -95,27 +95,56 @@ def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
         codename = schedule[episode].product.listing.codename
         if codename in wanted:
             wanted.remove(codename)
-            env = Market(schedule[episode])
+            env = game_of(schedule[episode]).environment(schedule[episode])
             openings = env.requests()
             yield from openings
-            env.submit({request.seat: env.fallback(request.seat) for request in openings})
+            # The guard's move is legal whatever was fixed; where nobody plays for the buyer, the least bid is.
+            least = Move("BUY", 1, None, "", "")
+            market = schedule.regime.game == "market"
+            env.submit({r.seat: env.fallback(r.seat) if market else least for r in openings})
             yield from env.requests()
         if not wanted:
             return
 
 
-def make_cast(seller: str | ModelSpec, buyers: Mapping[str, ModelSpec], schedule: Schedule) -> Cast:
+def make_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], schedule: Schedule) -> Cast:
     """The players of a run over ``schedule``. Raises ``NegolabError`` for one that cannot be made."""
+    if schedule.regime.game == "bilateral":
+        return _bilateral_cast(seller, buyers, schedule.regime.buyer_types)
     types = schedule.regime.buyer_types
     for kind in buyers:
         if kind != EVERY and kind not in types:
             raise NegolabError(f"no buyer of type {kind!r} in this market; allowed: {', '.join(types)}, or {EVERY}")
-    by_type = {kind: spec for kind in types if (spec := buyers.get(kind, buyers.get(EVERY))) is not None}
-    if isinstance(seller, str) and is_model(seller):
-        seller = spec_of(seller)
+    chosen = {kind: spec for kind in types if (spec := buyers.get(kind, buyers.get(EVERY))) is not None}
+    by_type = {kind: spec for kind, spec in chosen.items() if isinstance(spec, ModelSpec)}
+    if len(by_type) < len(chosen):
+        named = min(str(spec) for spec in chosen.values() if not isinstance(spec, ModelSpec))
+        raise NegolabError(f"the market's buyers are scripted by their type, or language models; {named!r} is neither")
+    seller = _spec_or_name(seller)
     models = make_models([spec for spec in (seller, *by_type.values()) if isinstance(spec, ModelSpec)])
     scripted = make_buyers([kind for kind in types if kind not in by_type])
     return Cast(
         models[seller] if isinstance(seller, ModelSpec) else make_seller(seller, schedule),
         {kind: models[by_type[kind]] if kind in by_type else scripted[kind] for kind in types},
     )
+
+
+def _bilateral_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], types: Sequence[str]) -> Cast:
+    """The two sides of the bilateral game. The buyer is the one under test, so there is none by default."""
+    (kind,) = types
+    if set(buyers) - {kind, EVERY}:
+        raise NegolabError(f"no buyer of type {min(set(buyers) - {kind, EVERY})!r} in this game; allowed: {kind}")
+    given = buyers.get(kind, buyers.get(EVERY))
+    if given is None:
+        raise NegolabError("the bilateral game needs its buyer, who is evaluated: --game bilateral --buyer NAME")
+    seller, buyer = _spec_or_name(seller), _spec_or_name(given)
+    models = make_models([spec for spec in (seller, buyer) if isinstance(spec, ModelSpec)])
+    sides = [
+        models[player] if isinstance(player, ModelSpec) else make_bilateral(side, player)
+        for side, player in (("seller", seller), ("buyer", buyer))
+    ]
+    return Cast(sides[0], {kind: sides[1]})
+
+
+def _spec_or_name(player: str | ModelSpec) -> str | ModelSpec:
+    return spec_of(player) if isinstance(player, str) and is_model(player) else player

@@ -12,6 +12,12 @@ from negolab.errors import NegolabError
 from negolab.policies.base import Policy
 from negolab.policies.engine import TextEngine
 from negolab.policies.model import LanguageModel
+from negolab.policies.scripted_bilateral import (
+    BILATERAL_BUYERS,
+    BILATERAL_SELLERS,
+    BilateralBuyer,
+    PersonaSeller,
+)
 from negolab.policies.scripted_buyers import BUYER_TYPES, ScriptedBuyer
 from negolab.policies.scripted_sellers import (
     GreedySeller,
@@ -63,10 +69,34 @@ def make_seller(name: str, schedule: Schedule) -> Policy:
             f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}, module:factory for one of your own, or a "
             f"language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
         )
-    return _own_player(module, factory)
+    return _own_player("seller", module, factory)
 
 
-def _own_player(module: str, factory: str) -> Policy:
+def make_bilateral(side: str, name: str) -> Policy:
+    """The ``side`` (``seller`` or ``buyer``) of the bilateral game: a scripted player, or ``module:factory``.
+
+    Raises ``NegolabError`` for a name that does not exist and for something that is no player.
+    """
+    scripted = BILATERAL_SELLERS if side == "seller" else BILATERAL_BUYERS
+    if name in scripted:
+        return PersonaSeller() if side == "seller" else BilateralBuyer(name)
+    module, colon, factory = name.partition(":")
+    if not (colon and module and factory):
+        raise NegolabError(
+            f"unknown {side} {name!r} of the bilateral game; allowed: {', '.join(scripted)}, module:factory for one of "
+            f"your own, or a language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
+        )
+    return _own_player(side, module, factory)
+
+
+def is_scripted(side: str, name: object, game: str) -> bool:
+    """Whether ``name`` is one of this package's players for the ``side`` (``seller`` or ``buyer``) of ``game``."""
+    if game == "market":
+        return name in (SELLERS if side == "seller" else BUYERS)
+    return name in (BILATERAL_SELLERS if side == "seller" else BILATERAL_BUYERS)
+
+
+def _own_player(side: str, module: str, factory: str) -> Policy:
     name = f"{module}:{factory}"
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -74,15 +104,15 @@ def _own_player(module: str, factory: str) -> Policy:
         made: Policy = getattr(importlib.import_module(module), factory)()
         described = made.describe()
     except (Exception, SystemExit) as error:  # the user's own code may fail in any way
-        raise NegolabError(f"seller {name} cannot be made: {type(error).__name__}: {error}") from error
+        raise NegolabError(f"{side} {name} cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(described, dict) or described.get("name") != made.name:
-        raise NegolabError(f"seller {name}: describe() must return a dictionary whose 'name' is the player's name")
+        raise NegolabError(f"{side} {name}: describe() must return a dictionary whose 'name' is the player's name")
     if not isinstance(made.name, str) or not made.name.strip():
-        raise NegolabError(f"seller {name}: its name is {made.name!r}; allowed: any text that is not empty")
-    if made.name in SELLERS or made.name in BUYERS:
-        raise NegolabError(f"seller {name} calls itself {made.name!r}, which is a scripted player's name")
+        raise NegolabError(f"{side} {name}: its name is {made.name!r}; allowed: any text that is not empty")
+    if made.name in {*SELLERS, *BUYERS, *BILATERAL_SELLERS, *BILATERAL_BUYERS}:
+        raise NegolabError(f"{side} {name} calls itself {made.name!r}, which is a scripted player's name")
     if not callable(getattr(made, "reply", None)):
-        raise NegolabError(f"seller {name} has no method reply(requests)")
+        raise NegolabError(f"{side} {name} has no method reply(requests)")
     return made
 
 

@@ -137,24 +137,21 @@ def _pick(lines: Sequence[str], seed: int, draw: int = 7) -> str:
 
 
 class PersonaSeller(_Player):
-    """The scripted regulated seller. It behaves as the game's persona says, or always as the one it is made with."""
+    """The scripted regulated seller. It behaves as the persona of each game says."""
 
     side = SELLER
+    name = "persona"
 
-    def __init__(self, persona: str | None = None, tempers: Mapping[str, Temper] = TEMPERS) -> None:
-        """``persona`` None: each game's own. Raises ``NegolabError`` for one that does not exist."""
-        if persona is not None and persona not in tempers:
-            raise NegolabError(f"unknown persona {persona!r}; allowed: {', '.join(tempers)}")
-        self.name = "persona" if persona is None else persona
-        self._persona, self._tempers = persona, tempers
+    def __init__(self, tempers: Mapping[str, Temper] = TEMPERS) -> None:
+        self._tempers = dict(tempers)
 
     def describe(self) -> dict[str, Any]:
         """Name, version and every parameter."""
-        kept = {name: asdict(t) for name, t in self._tempers.items() if self._persona in (None, name)}
-        return {"name": self.name, "kind": "scripted stand-in", "version": VERSION, "parameters": kept}
+        parameters = {name: asdict(temper) for name, temper in self._tempers.items()}
+        return {"name": self.name, "kind": "scripted stand-in", "version": VERSION, "parameters": parameters}
 
     def _move(self, view: BilateralView, seed: int, seat_seed: int) -> tuple[str, int | None, str, str]:
-        persona = self._persona or view.persona
+        persona = view.persona
         temper, lines = self._tempers[persona], SELLER_TALK[persona]
         cost, room = view.limit, max(0, view.listing.list_cents - view.limit)
         theirs = [said for said in view.heard if said.seat == BUYER]
@@ -285,19 +282,19 @@ class BilateralBuyer(_Player):
         return _pick(BUYER_REASONS[kind], seed)
 
 
-BILATERAL_SELLERS: tuple[str, ...] = ("persona", *PERSONAS)
-"""Names of the scripted sellers: each game's persona, or always the same one."""
+BILATERAL_SELLERS: tuple[str, ...] = (PersonaSeller.name,)
+"""Names of the scripted sellers."""
 BILATERAL_BUYERS: tuple[str, ...] = tuple(BUYER_STYLES)
 """Names of the scripted buyers."""
 
 
-def bilateral_seller(name: str) -> PersonaSeller:
-    """A scripted seller by name. Raises ``NegolabError`` for one that does not exist."""
-    if name not in BILATERAL_SELLERS:
-        raise NegolabError(f"unknown seller {name!r}; allowed: {', '.join(BILATERAL_SELLERS)}")
-    return PersonaSeller(None if name == "persona" else name)
+def with_persona(seller: str, personas: Sequence[str] | None) -> tuple[str, Sequence[str] | None]:
+    """A persona named as the seller is the scripted seller in games of that persona: its name, and the personas.
 
-
-def bilateral_buyer(name: str) -> BilateralBuyer:
-    """A scripted buyer by name. Raises ``NegolabError`` for one that does not exist."""
-    return BilateralBuyer(name)
+    Raises ``NegolabError`` where other personas are asked for at the same time.
+    """
+    if seller not in PERSONAS:
+        return seller, personas
+    if personas is not None and tuple(personas) != (seller,):
+        raise NegolabError(f"the seller is {seller}, the personas are {', '.join(personas)}; give one of the two")
+    return PersonaSeller.name, (seller,)
