@@ -154,7 +154,7 @@ class Model:
 
         Raises ``NegolabError`` where they cannot be read or do not fit into memory.
         """
-        model = _read(spec, config) if given is None else given.model
+        model = read_weights(spec, config) if given is None else given.model
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, str(weights.dtype).removeprefix("torch.")
         self.config = model.config
@@ -256,7 +256,7 @@ class Model:
         return self._model(input_ids=ids, use_cache=True, **options)
 
 
-def _read(spec: TransformersSpec, config: Any) -> Any:
+def read_weights(spec: TransformersSpec, config: Any) -> Any:
     """The weights, on their device. Raises ``NegolabError`` where that does not work."""
     import torch
     from transformers import AutoModelForCausalLM

@@ -288,3 +288,26 @@ def _plain(text: str, key: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise NegolabError(f"--set {key}: {text!r} cannot be read: {' '.join(str(error).split())}") from None
+
+
+def settings_help() -> str:
+    """Every setting with its default and what it is, as its docstring says."""
+    import ast
+    import inspect
+
+    lines = []
+    body = ast.parse(inspect.getsource(TrainSettings)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    names: list[str] = []
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.append(node.target.id)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and names:
+            text = " ".join(str(node.value.value).split()).replace("``", "")
+            defaults = TrainSettings()
+            shown = ", ".join(f"{name} ({getattr(defaults, name)!r})" for name in names)
+            lines.append(f"{shown}: {text}")
+            names = []
+        elif isinstance(node, ast.FunctionDef):
+            break
+    return "\n".join(lines)

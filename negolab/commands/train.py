@@ -1,0 +1,69 @@
+"""``negolab train``: reinforcement learning of one seat, from a profile."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from negolab.errors import NegolabError
+
+if TYPE_CHECKING:
+    from negolab.trainer.loop import Trained
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "train",
+        help="train a language model to bargain, by reinforcement learning on its own episodes",
+        description="Trains the model that a profile names. Run the same command again to resume: an interrupted run "
+        "goes on after its last checkpoint.",
+    )
+    parser.add_argument("--profile", required=True, metavar="NAME", help="smoke, laptop, gpu, or a YAML file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="KEY=VALUE",
+        help="a setting in place of the profile's; deeper ones as lora.rank=8",
+    )
+    parser.add_argument("--out", metavar="DIR", help="run folder: new, or this run's own to resume it")
+    parser.add_argument("--list-settings", action=_ListSettings, help="print the settings and leave")
+    parser.set_defaults(run=run)
+
+
+class _ListSettings(argparse.Action):
+    """``--list-settings``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "nargs": 0})
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        from negolab.trainer.settings import settings_help
+
+        print(settings_help())
+        parser.exit()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the profile, train, say where the time went."""
+    from negolab.report import note
+    from negolab.trainer.settings import load_profile
+
+    settings = load_profile(args.profile, args.changes)
+    if not args.out:
+        raise NegolabError("--out is required: the run folder")
+    from negolab.trainer.loop import train
+
+    found = train(settings, args.out, say=note)
+    print(summary(found))
+    return 0
+
+
+def summary(found: "Trained") -> str:
+    """Where a run lies, and where its seconds went."""
+    lines = [f"{found.steps} steps; the trained model: {found.folder / 'model'}"]
+    if found.steps_now:
+        each = {name: seconds / found.steps_now for name, seconds in found.seconds.items() if name != "step"}
+        parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in each.items())
+        lines.append(f"seconds for each of {found.steps_now} steps: {parts}; in all {sum(each.values()):.2f}")
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""The learner on held-out markets while it is trained: one ordinary run folder for each evaluation and regime.
+
+``evals/step-000010/NAME`` is a run folder like those of ``negolab evaluate``: append-only, resumable, read by
+``negolab show``. ``eval.csv`` holds its estimates, a row for each metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from negolab.metrics import Summary
+from negolab.policies.base import Policy
+from negolab.report import metrics_csv
+from negolab.statistics import Estimate
+from negolab.store import METRICS_CSV, Run, seal
+from negolab.trainer.task import Task
+from negolab.writer import RunWriter
+
+FOLDER = "evals"
+COLUMNS = ("step", "regime", "metric", "mean", "se", "se_clustered", "n")
+"""Of ``eval.csv``."""
+
+
+def evaluate(task: Task, learner: Policy, folder: Path, step: int, training: str) -> list[dict[str, Any]]:
+    """Play what is owed of an evaluation after ``step`` steps; returns its rows of ``eval.csv``.
+
+    ``training``: the hash of the training run's manifest, which says what the learner is. Raises ``NegolabError``
+    where the folder cannot be written.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, schedule in task.evaluations().items():
+        place = folder / FOLDER / f"step-{step:06d}" / name
+        manifest = task.manifest(name, learner)
+        settings = {**manifest["settings"], "training": training, "trained_steps": step}
+        with RunWriter(place, seal({**manifest, "settings": settings}), schedule.products) as writer:
+            owed = [schedule[number] for number in writer.owed()]
+            for episode in task.play(owed, learner):
+                writer.append([episode.scenario.episode], [episode.to_line()])
+            writer.finish()
+            found = _estimates(task, place)
+            writer.write_text(METRICS_CSV, metrics_csv(found))
+        rows += [{"step": step, "regime": name, "metric": metric, **e._asdict()} for metric, e in found.items()]
+    return rows
+
+
+def _estimates(task: Task, place: Path) -> Mapping[str, Estimate]:
+    summary = Summary(task.metrics)
+    for episode in Run(place).episodes(complete=True):
+        summary.add(episode)
+    return summary.estimates()

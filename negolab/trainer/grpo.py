@@ -1,0 +1,358 @@
+"""TRL's ``GRPOTrainer`` fed with ready-made rows: the loss, optimiser, accelerate and checkpoints stay TRL's.
+
+TRL generates one completion for each prompt and cuts it out of a conversation by itself; a negotiation has several
+replies, other speakers, and sometimes several rows. So the one place where TRL makes its batch is replaced, and with it
+how the batch is cut up: micro-batches hold rows of similar length and are bounded by tokens, whatever their number.
+
+Old log-probabilities are those that the sampler drew the tokens with: no second forward pass, and how far the trainer's
+own lie from them is measured in the first sub-step, where the weights are the same.
+
+The paper's CISPO bounds the ratio on both sides (section 9.2, table 5: 0.8 and 6.0); TRL has the upper bound only. The
+lower one is put in by moving the old log-probability of a token whose ratio is below it, which has no gradient.
+
+This module imports TRL when it is imported: import it inside functions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from negolab.errors import NegolabError
+from negolab.policies.hf_model import quiet
+from negolab.trainer import checkpoints
+from negolab.trainer.batches import SubStep, inert, packed, tensors_of
+from negolab.trainer.settings import TrainSettings
+
+# Its name until transformers renamed it.
+_CHECKPOINTING = "activation_checkpointing"
+if not hasattr(GRPOConfig, _CHECKPOINTING):
+    _CHECKPOINTING = "gradient_checkpointing"
+
+Source = Callable[[int], list[SubStep]]
+"""Told a step, gives its sub-steps."""
+Finished = Callable[[int, dict[str, float]], dict[str, float]]
+"""Told a step and the trainer's numbers of it, gives what trackers get."""
+
+
+def config_of(settings: TrainSettings, folder: Path) -> GRPOConfig:
+    """The settings as TRL takes them. ``folder`` is the run's."""
+    gpu = torch.cuda.is_available()
+    schedule = settings.schedule
+    if schedule == "constant" and settings.warmup_steps:
+        schedule = "constant_with_warmup"
+    # TRL states bounds as distances from 1, except CISPO's upper one.
+    high = settings.clip_high if settings.loss == "cispo" else settings.clip_high - 1.0
+    return GRPOConfig(
+        output_dir=str(folder),
+        max_steps=settings.steps * settings.sub_steps,
+        # These three only satisfy TRL's arithmetic: batches are cut by ``batches.packed``.
+        per_device_train_batch_size=2,
+        num_generations=2,
+        steps_per_generation=settings.sub_steps,
+        gradient_accumulation_steps=1,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=schedule,
+        warmup_steps=settings.warmup_steps * settings.sub_steps,
+        optim="adamw_torch",
+        adam_beta1=settings.adam_betas[0],
+        adam_beta2=settings.adam_betas[1],
+        adam_epsilon=settings.adam_eps,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        loss_type=settings.loss,
+        epsilon=min(1.0, max(0.0, 1.0 - settings.clip_low)),
+        epsilon_high=high,
+        importance_sampling_level="token",
+        beta=0.0,
+        scale_rewards="none",
+        temperature=settings.temperature,
+        mask_truncated_completions=False,
+        **{_CHECKPOINTING: settings.gradient_checkpointing},
+        use_cpu=not gpu,
+        bf16=gpu and settings.dtype != "float32",
+        seed=settings.seed % 2**32,
+        report_to=list(settings.report_to) or "none",
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        eval_strategy="no",
+        ignore_data_skip=True,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        log_level="error",
+        dataloader_pin_memory=False,
+    )
+
+
+class _Watched(NamedTuple):
+    """Sums over the trained tokens of one micro-batch, as a tensor each."""
+
+    sums: torch.Tensor
+    """Tokens, ratio, entropy, k3 divergence, below the lower bound, above the upper one, |trainer - sampler|."""
+    extremes: torch.Tensor
+    """Largest ratio, largest of minus the ratio, largest |trainer - sampler|."""
+    first: bool
+    """Of the first sub-step."""
+
+
+class RowTrainer(GRPOTrainer):
+    """See the module. ``source`` is asked once a step; ``finished`` is told of every step before its checkpoint."""
+
+    _tag_names = ("trl", "negolab")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: TrainSettings,
+        folder: Path,
+        source: Source,
+        finished: Finished = lambda step, numbers: numbers,
+    ) -> None:
+        """``model``: of transformers or peft, in memory; ``folder``: the run's, for checkpoints."""
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=config_of(settings, folder),
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            processing_class=tokenizer,
+            callbacks=[_Boundaries(self)],
+        )
+        self.remove_callback(PrinterCallback)
+        self.settings = settings
+        self.updating = False
+        """Some but not all sub-steps of a step are done: the weights belong to no step."""
+        self.stop = False
+        """End after the step under way, with a checkpoint."""
+        self.seconds = {"loss": 0.0, "optimiser": 0.0, "save": 0.0}
+        """Since a step began."""
+        self._buffered_inputs: Any = None
+        self._folder = folder
+        self._source, self._finished = source, finished
+        self._scored: dict[str, Any] | None = None
+        self._watched: list[_Watched] = []
+        self._updates: list[dict[str, float]] = []
+        self._loss_ended = 0.0
+        self._saving: Path | None = None
+
+    @property
+    def steps_done(self) -> int:
+        """Whole steps behind the weights."""
+        return int(self.state.global_step) // self.settings.sub_steps
+
+    # -- where TRL makes its batch --------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> Any:
+        """Nothing but a count of optimiser steps: the data come from ``source``."""
+        return DataLoader(range(self.args.max_steps), batch_size=1, collate_fn=list)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not estimated: it would be of the dataloader's numbers."""
+        return 0
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        at = self.state.global_step % self.settings.sub_steps
+        if at == 0 or self._buffered_inputs is None:
+            self._buffered_inputs = self._generate_and_score_completions(generation_batch)
+        return self._buffered_inputs[at]
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        """The micro-batches of each sub-step, on the processor; see ``_on_device``."""
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        parts = self._source(self.steps_done)
+        if self.settings.loss == "grpo":
+            for part in parts:
+                _check_one_row_each(part)
+        return [self._micro_batches(part) for part in parts]
+
+    def _micro_batches(self, part: SubStep) -> list[dict[str, Any]]:
+        """What one sub-step computes: rows with an advantage, in micro-batches, as many on every process."""
+        taught = [at for at, advantage in enumerate(part.advantages) if advantage != 0]
+        packs = packed([len(part.rows[at]) for at in taught], self.settings.micro_batch_tokens)
+        made = []
+        for pack in packs:
+            places = [taught[at] for at in pack]
+            rows, advantages = [part.rows[at] for at in places], [part.advantages[at] for at in places]
+            made.append(tensors_of(rows, advantages, "cpu", int(self._tokenizer.pad_token_id or 0)))
+        world = self.accelerator.num_processes
+        mine = torch.tensor([[len(made), part.trained, len(part.rows)]], device=self.accelerator.device)
+        everybody = self.accelerator.gather(mine)
+        most, trained, rows_in_all = int(everybody[:, 0].max()), int(everybody[:, 1].sum()), int(everybody[:, 2].sum())
+        made += [inert("cpu") for _ in range(max(most, 1) - len(made))]
+        for batch in made:
+            # TRL divides by this, over the number of sub-steps: it thinks of the whole generation batch.
+            batch["num_items_in_batch"] = torch.tensor(trained * self.args.steps_per_generation)
+            batch["share"] = len(batch["advantages"]) * world / max(rows_in_all, 1)
+        return made
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """One sub-step: forward and backward for each micro-batch. Returns the loss."""
+        micro_batches = self._prepare_inputs(inputs)
+        started = time.perf_counter()
+        self.updating = True
+        model.train()
+        total = torch.zeros((), device=self.accelerator.device)
+        for at, batch in enumerate(micro_batches):
+            last = at == len(micro_batches) - 1
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                batch = {k: v.to(total.device) if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, batch)
+                if self.loss_type == "grpo":  # TRL's is the mean over the rows of a micro-batch
+                    loss = loss * batch["share"]
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        self._step += 1
+        self._loss_ended = time.perf_counter()
+        self.seconds["loss"] += self._loss_ended - started
+        return total
+
+    # -- what TRL's loss lacks ------------------------------------------------------------------------------------
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        self._scored = inputs
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self._scored = None
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **options)
+        if self._scored is not None:
+            self._watch(self._scored, found[0].detach(), found[1].detach())
+        return found
+
+    @torch.no_grad()
+    def _watch(self, inputs: dict[str, Any], logps: torch.Tensor, entropies: torch.Tensor) -> None:
+        """Note how far the policy has moved, and bound the ratio from below where the loss is CISPO."""
+        settings, own = self.settings, inputs["tool_mask"].bool()
+        old = inputs["old_per_token_logps"]
+        gap = torch.where(own, logps - old, 0.0)
+        ratio = gap.exp()
+        low, high = ratio < settings.clip_low, ratio > settings.clip_high
+        if settings.loss == "cispo":
+            moved = logps - torch.log(torch.tensor(settings.clip_low, device=logps.device).clamp(min=1e-30))
+            inputs["old_per_token_logps"] = torch.where(low & own, moved, old)
+        else:  # there a bound only acts on the side to which the advantage pulls
+            pull = inputs["advantages"][:, None]
+            low, high = low & (pull < 0), high & (pull > 0)
+        each = (torch.ones_like(gap), ratio, entropies, ratio - 1 - gap, low, high, gap.abs())
+        sums = torch.stack([torch.where(own, value.double(), 0.0).sum() for value in each])
+        extremes = torch.stack(
+            [torch.where(own, value, -torch.inf).max() for value in (ratio, -ratio, gap.abs())]
+        ).double()
+        self._watched.append(_Watched(sums, extremes, not self._updates))
+
+    def _numbers(self) -> dict[str, float]:
+        """The trainer's numbers of the step that has just ended, over all processes."""
+        watched, self._watched = self._watched, []
+        updates, self._updates = self._updates, []
+        sums = torch.stack([w.sums for w in watched]).sum(0)
+        begun = torch.stack([w.sums for w in watched if w.first]).sum(0)
+        most = torch.stack([w.extremes for w in watched]).max(0).values
+        at_first = torch.stack([w.extremes for w in watched if w.first]).max(0).values
+        sums, begun = self.accelerator.reduce(torch.stack([sums, begun]))
+        extremes = self.accelerator.gather(torch.stack([most[0], most[1], at_first[2]])[None]).max(0).values
+        n, first_n = max(float(sums[0]), 1.0), max(float(begun[0]), 1.0)
+        seen = float(sums[0]) > 0
+        return {
+            "loss": sum(update["loss"] for update in updates) / len(updates),
+            "grad_norm": sum(update["grad_norm"] for update in updates) / len(updates),
+            "grad_norm_max": max(update["grad_norm"] for update in updates),
+            "learning_rate": updates[-1]["learning_rate"],
+            "entropy": float(sums[2]) / n,
+            "ratio_mean": float(sums[1]) / n if seen else 1.0,
+            "ratio_min": -float(extremes[1]) if seen else 1.0,
+            "ratio_max": float(extremes[0]) if seen else 1.0,
+            "kl_sampler": float(sums[3]) / n,
+            "clip_low_fraction": float(sums[4]) / n,
+            "clip_high_fraction": float(sums[5]) / n,
+            "mismatch_mean": float(begun[6]) / first_n,
+            "mismatch_max": float(extremes[2]) if seen else 0.0,
+        }
+
+    # -- logging and checkpoints ----------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL calls this after every optimiser step; trackers get one entry for each whole step."""
+        self._metrics["train"].clear()
+        if "grad_norm" not in logs:
+            return
+        self.seconds["optimiser"] += time.perf_counter() - self._loss_ended
+        self._updates.append({name: float(logs[name]) for name in ("loss", "grad_norm", "learning_rate")})
+        if len(self._updates) == self.settings.sub_steps:
+            numbers = self._finished(self.steps_done - 1, self._numbers())
+            self.updating = False
+            Trainer.log(self, dict(numbers))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        started = time.perf_counter()
+        main, wait = self.accelerator.is_main_process, self.accelerator.wait_for_everyone
+        with checkpoints.saving(self._folder, self.steps_done, main=main, wait=wait) as place:
+            self._saving = place
+            try:
+                with quiet():
+                    Trainer._save_checkpoint(self, model, trial)
+            finally:
+                self._saving = None
+        if main:
+            checkpoints.prune(self._folder, self.settings.keep_checkpoints)
+        self.seconds["save"] += time.perf_counter() - started
+
+    def save_now(self) -> None:
+        """A checkpoint of the weights as they are. Only between steps."""
+        if self.updating:
+            raise ValueError("some sub-steps of a step are done: the weights belong to no step")
+        self._save_checkpoint(self.model_wrapped, None)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._saving or self._folder)
+
+
+class _Boundaries(TrainerCallback):
+    """Saves after the steps that want it, and stops there when told to."""
+
+    def __init__(self, trainer: RowTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+        """After an optimiser step."""
+        settings = self._trainer.settings
+        done, left = divmod(state.global_step, settings.sub_steps)
+        if left == 0:
+            control.should_training_stop |= self._trainer.stop
+            control.should_save = done % settings.save_every == 0 or done == settings.steps or self._trainer.stop
+        return control
+
+
+def _no_reward(**given: Any) -> list[float]:
+    """Rewards come with the episodes; TRL only wants to have a function for them."""
+    raise NotImplementedError
+
+
+def _check_one_row_each(part: SubStep) -> None:
+    seen: set[int] = set()
+    for row in part.rows:
+        if row.episode in seen:
+            raise NegolabError(
+                f"loss grpo averages within each row, but episode {row.episode} of the batch makes several: the chat "
+                "template rewrites earlier turns; use loss cispo or dapo"
+            )
+        seen.add(row.episode)
+
+
+def as_numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """What of a row of ``metrics.csv`` trackers can draw."""
+    return {name: float(value) for name, value in row.items() if isinstance(value, int | float)}

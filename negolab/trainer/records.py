@@ -1,0 +1,177 @@
+"""What a training run writes down: its manifest, and tables that grow by a row per step.
+
+``metrics.csv`` holds what a run with the same settings, data, code and machine repeats to the byte; ``timings.csv``
+holds the seconds, which nobody can repeat. A run that is resumed cuts off the rows of steps that it will play again.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import negolab
+from negolab.errors import NegolabError
+from negolab.store import code_sha256, manifest_bytes, seal
+
+MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
+LOCK = "run.lock"
+FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")
+"""Settings that may change between a run and its resumption."""
+
+
+def new_manifest(settings: Mapping[str, Any], task: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a training run. ``more``: the base model, what is trained, versions. No time and no path."""
+    source = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(source.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    plain = {
+        "format": "negolab-training-1",
+        "negolab": negolab.__version__,
+        "code_sha256": code_sha256(),
+        "trainer_sha256": digest.hexdigest(),
+        "settings": settings,
+        "task": task,
+        **more,
+    }
+    try:
+        return seal(orjson.loads(orjson.dumps(plain, option=orjson.OPT_NON_STR_KEYS)))
+    except TypeError as error:
+        raise NegolabError(f"the run's settings cannot be written down: {error}") from None
+
+
+def check_place(folder: Path) -> None:
+    """Raises ``NegolabError`` where ``folder`` can be neither begun nor resumed. Changes nothing."""
+    if folder.exists() and not folder.is_dir():
+        raise NegolabError(f"--out {folder} is a file; give a new folder, or a training run's own to resume it")
+    if folder.is_dir() and not (folder / MANIFEST).exists():
+        there = [path.name for path in folder.iterdir() if path.name not in (LOCK, MANIFEST + ".tmp")]
+        if there:
+            raise NegolabError(f"--out {folder} is not empty and no training run; give a new folder")
+
+
+def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write it into a new run, or hold it against the one that is there.
+
+    Raises ``NegolabError`` naming what differs.
+    """
+    path = folder / MANIFEST
+    if path.exists():
+        try:
+            known = orjson.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise NegolabError(f"{path} cannot be read: {error}") from None
+        changed = list(_differences("", _fixed(known), _fixed(manifest)))
+        if changed:
+            shown = "; ".join(changed[:4]) + ("; ..." if len(changed) > 4 else "")
+            raise NegolabError(f"{folder} holds another run ({shown}); resume it as it was begun, or give a new folder")
+        return
+    write_whole(path, manifest_bytes(dict(manifest)))
+
+
+def _fixed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {k: v for k, v in manifest.get("settings", {}).items() if k not in FREE}
+    return {**{k: v for k, v in manifest.items() if k != "manifest_sha256"}, "settings": settings}
+
+
+def _differences(where: str, known: Any, now: Any) -> Iterator[str]:
+    if isinstance(known, dict) and isinstance(now, dict):
+        for key in sorted(known.keys() | now.keys()):
+            yield from _differences(f"{where}.{key}".lstrip("."), known.get(key), now.get(key))
+    elif known != now:
+        yield _IN_WORDS.get(where) or f"{where}: {_short(known)} there, {_short(now)} now"
+
+
+_IN_WORDS = {
+    "code_sha256": "it was begun with another version of the code",
+    "trainer_sha256": "it was begun with another version of the trainer",
+    "task.data.sha256": "its catalogue has other contents",
+}
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file, whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+class Table:
+    """A CSV file whose first column is a step."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, tuple(columns)
+
+    def cut(self, step: int) -> None:
+        """Drop the rows of ``step`` and later ones, a torn last line, and start the file where it is missing.
+
+        Raises ``NegolabError`` where its columns are others.
+        """
+        head = _line(self.columns)
+        if not self.path.exists():
+            write_whole(self.path, head)
+            return
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        if not lines or lines[0] != head:
+            raise NegolabError(f"{self.path} has other columns than this version of the trainer writes")
+        kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.split(b",", 1)[0]) < step]
+        if len(kept) + 1 < len(lines):
+            write_whole(self.path, head + b"".join(kept))
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows and sync them to the disk. Raises ``ValueError`` for a row with other columns."""
+        text = b""
+        for row in rows:
+            if row.keys() != set(self.columns):
+                raise ValueError(f"columns differ: {sorted(row.keys() ^ set(self.columns))}")
+            text += _line([cell(row[name]) for name in self.columns])
+        with self.path.open("ab") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def cell(value: Any) -> str:
+    """A value as tables hold it; ``n/a`` for what does not exist."""
+    return "n/a" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _line(cells: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode("utf-8")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second trainer out of the run folder, which is made where it is missing."""
+    from filelock import FileLock, Timeout
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise NegolabError(f"{folder} is being written by another process; wait for it or give a new folder") from None
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        raise NegolabError(
+            f"cannot write to {folder}: {error.strerror or error}{where}; what was finished is kept, run the same "
+            "command again to go on"
+        ) from error
