@@ -294,18 +294,20 @@ def serving_problem(lora: LoraSettings, engine: str) -> str:
     return f"lora.targets names {', '.join(wrong)}, which vLLM is not known to serve" if wrong else ""
 
 
-def save(model: Any, folder: str | Path) -> Path:
+def save(model: Any, folder: str | Path, write: bool = True) -> Path:
     """Write the adapter as peft does, with the versions that wrote it: whole, or not at all.
 
-    ``model``: a ``PeftModel``, on several processes one whose weights are gathered. Raises ``NegolabError`` where the
-    folder cannot be written.
+    ``model``: a ``PeftModel``; where its weights are spread over processes all must call this, and those with
+    ``write=False`` only help to gather them. Raises ``NegolabError`` where the folder cannot be written.
     """
-    target = Path(folder)
+    target, state = Path(folder), adapter_state(model)
+    if not write:
+        return target
     temporary = target.with_name(target.name + ".tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         # The embeddings never change; peft's "auto" would ask a hub about them.
-        model.save_pretrained(temporary, save_embedding_layers=False)
+        model.save_pretrained(temporary, save_embedding_layers=False, state_dict=state)
         (temporary / VERSIONS).write_text(json.dumps(versions(), indent=1) + "\n", encoding="utf-8")
         for name in (CONFIG, WEIGHTS):
             if not (temporary / name).is_file():
@@ -317,6 +319,34 @@ def save(model: Any, folder: str | Path) -> Path:
             shutil.rmtree(temporary)
         raise NegolabError(f"cannot write the adapter to {folder}: {error.strerror or error}") from error
     return target
+
+
+def adapter_state(model: Any) -> dict[str, Any]:
+    """The adapter's weights by name, whole and on the CPU, wherever they lie.
+
+    Weights that FSDP 2 or DeepSpeed ZeRO-3 spread over processes are gathered one by one, by all processes together;
+    the frozen ones are left where they are. Raises ``NegolabError`` for FSDP 1, which mixes them into flat pieces.
+    """
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise NegolabError("FSDP 1 cannot hand over an adapter; set fsdp_version: 2 in accelerate's file")
+    found = {}
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            continue
+        if hasattr(parameter, "ds_id"):
+            from deepspeed import zero
+
+            with zero.GatheredParameters([parameter]):
+                found[name] = parameter.detach().cpu().clone()
+        else:
+            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            found[name] = whole.detach().cpu().clone()
+    return found
+
+
+def is_sharded(parameter: Any) -> bool:
+    """Whether a parameter is spread over processes (FSDP 2, ZeRO-3)."""
+    return hasattr(parameter, "ds_id") or hasattr(parameter, "full_tensor")
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,338 @@
+"""What a training run will need, from settings and shapes alone: tokens, memory of each GPU, time, disk.
+
+Nothing is loaded: shapes come from the model's ``config.json`` (or from the published facts below), lengths from
+scripted episodes on the run's own products and regimes. Everything is an estimate; each formula stands in the
+docstring of the function that applies it, each number that was assumed and not computed is a constant with a name.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from negolab.environment.base import Request
+from negolab.errors import NegolabError
+from negolab.policies.base import Policy, Reply
+from negolab.policies.memory import Memory, estimate, shape_of
+from negolab.policies.spec import VllmSpec
+from negolab.trainer.gpu import Box
+from negolab.trainer.lora import Trained, planned
+from negolab.trainer.settings import TrainSettings
+
+CHARACTERS_PER_TOKEN = 4.0
+"""Of English text with prices; the model's tokenizer is not asked."""
+LEARNER_REPLY = 160
+"""Tokens of one reply of the learner: three sentences of reasoning and three short lines. Assumed."""
+OPPONENT_REPLY = 100
+"""Tokens of one reply of an opponent that is a language model. Assumed."""
+SAMPLE = 48
+"""Episodes that are played for the lengths."""
+READ_EFFICIENCY = 0.5
+"""Share of the memory's bandwidth that decoding reaches. Assumed."""
+PREFILL_EFFICIENCY = 0.4
+"""Share of the peak operations that reading prompts reaches. Assumed."""
+TRAIN_EFFICIENCY = 0.12
+"""Share of the peak operations that training reaches: small experts and short rows keep it low. Assumed."""
+_GATHERED = 2
+"""Layers whose whole weights a sharded trainer holds at once."""
+_LOGIT = 8
+"""Bytes for each entry of the logits: themselves and their gradient in 16 bits, one copy in 32."""
+
+FACTS: Mapping[str, Mapping[str, Any]] = {
+    # config.json as published with the weights (table 3's model), for machines that have not fetched it yet.
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": {
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "vocab_size": 151936,
+        "max_position_embeddings": 262144,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+}
+
+
+def config_of(model: str) -> Mapping[str, Any]:
+    """A model's ``config.json`` without the network: from its folder, a cache of the hub, or ``FACTS``.
+
+    Raises ``NegolabError`` where none of these has it.
+    """
+    path = Path(model) / "config.json"
+    if not path.is_file() and not Path(model).is_dir():
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            cached = try_to_load_from_cache(model, "config.json")
+        except HFValidationError:
+            raise NegolabError(f"the model {model} is no folder, and no name on the hub") from None
+        if not isinstance(cached, str):
+            if model in FACTS:
+                return FACTS[model]
+            raise NegolabError(
+                f"the shapes of {model} are not known here: fetch it first (hf download {model} config.json), or give "
+                f"a folder; known without: {', '.join(FACTS)}"
+            )
+        path = Path(cached)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NegolabError(f"the model {model}: its config.json cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise NegolabError(f"the model {model}: its config.json holds no settings")
+    return found
+
+
+# -- lengths ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens and turns of one episode, on average unless said otherwise."""
+
+    learner_turns: float
+    learner_conversation: float
+    """Tokens of the learner's conversation when it ends, its own replies included."""
+    longest: int
+    """The longest conversation of any seat among the products with the longest texts."""
+    opponent_turns: float
+    """Replies of all opponents together that are language models."""
+    opponent_conversations: float
+    """Tokens of all of their conversations when they end."""
+
+    @property
+    def sampled(self) -> float:
+        """Tokens that models write in one episode."""
+        return self.learner_turns * LEARNER_REPLY + self.opponent_turns * OPPONENT_REPLY
+
+    @property
+    def read(self) -> float:
+        """Tokens that models read in one episode, each once (prefixes are cached)."""
+        return self.learner_conversation + self.opponent_conversations - self.sampled
+
+
+class _Noted:
+    """A scripted player, whose requests are kept."""
+
+    def __init__(self, player: Policy, kept: list[Request]) -> None:
+        self._player, self._kept, self.name = player, kept, player.name
+
+    def reply(self, requests: Sequence[Request]) -> list[Reply]:
+        self._kept += requests
+        return self._player.reply(requests)
+
+    def describe(self) -> dict[str, Any]:
+        return self._player.describe()
+
+
+def lengths_of(settings: TrainSettings) -> Lengths:
+    """Lengths of the run's episodes, from ``SAMPLE`` of them played by scripted players on its own products.
+
+    Characters of the messages by ``CHARACTERS_PER_TOKEN``; a model's replies are longer than a script's, so each of
+    the conversation's replies counts ``LEARNER_REPLY`` or ``OPPONENT_REPLY`` in place of the script's own.
+    Only for the task ``seller``; raises ``NegolabError`` for another.
+    """
+    if settings.task != "seller":
+        raise NegolabError(f"lengths are known for the task seller only, not for {settings.task}")
+    from negolab.catalog import load_catalog
+    from negolab.policies.registry import make_buyers, make_seller
+    from negolab.prompts import MarketPrompts
+    from negolab.rollout import play
+    from negolab.scenario import Schedule
+
+    products = load_catalog(settings.data).split(settings.train_split)
+    size = {p.listing.codename: len(p.listing.title) + len(p.listing.description) for p in products}
+    by_size = sorted(products, key=lambda p: size[p.listing.codename])
+    even = [by_size[i * len(by_size) // SAMPLE] for i in range(min(SAMPLE, len(by_size)))]
+    prompts, models = MarketPrompts(), settings.opponents()
+    found: list[_Spoken] = []
+    longest = 0.0
+    for regime, weight in settings.weighted_regimes():
+        for some, counts in ((even, True), (by_size[-4:], False)):
+            schedule, kept = Schedule(regime, some, seed=settings.seed, per_product=1), list[Request]()
+            buyers = {kind: _Noted(player, kept) for kind, player in make_buyers(regime.buyer_types).items()}
+            for _ in play(schedule, _Noted(make_seller("prober", schedule), kept), buyers):
+                pass
+            spoken = _Spoken(weight / len(schedule))
+            for (episode, seat), requests in _by_seat(kept).items():
+                tokens = _conversation(prompts.messages(requests[-1]), seat == 0)
+                longest = max(longest, tokens)
+                kind = None if seat == 0 else schedule[episode].buyer_types[seat - 1]
+                if kind is None or kind in models or "*" in models:
+                    spoken.add(seat, len(requests), tokens)
+            if counts:
+                found.append(spoken)
+    whole = sum(weight for _, weight in settings.weighted_regimes())
+    mean = [sum(s.share * s.sums[i] for s in found) / whole for i in range(4)]
+    return Lengths(mean[0], mean[1], math.ceil(longest), mean[2], mean[3])
+
+
+class _Spoken:
+    """Sums over the episodes of one regime."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.sums = [0.0, 0.0, 0.0, 0.0]
+
+    def add(self, seat: int, turns: int, tokens: float) -> None:
+        at = 0 if seat == 0 else 2
+        self.sums[at] += turns
+        self.sums[at + 1] += tokens
+
+
+def _by_seat(requests: Sequence[Request]) -> dict[tuple[int, int], list[Request]]:
+    found: dict[tuple[int, int], list[Request]] = {}
+    for request in requests:
+        found.setdefault((request.episode, request.seat), []).append(request)
+    return found
+
+
+def _conversation(messages: Sequence[Mapping[str, str]], learner: bool) -> float:
+    """Tokens of a conversation whose last request shows ``messages``, the last reply included."""
+    said = sum(m["role"] == "assistant" for m in messages) + 1
+    others = sum(len(m["content"]) for m in messages if m["role"] != "assistant")
+    frame = 5 * len(messages)  # the template's own tokens
+    return others / CHARACTERS_PER_TOKEN + frame + said * (LEARNER_REPLY if learner else OPPONENT_REPLY)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainerMemory:
+    """Bytes that the trainer takes on each GPU."""
+
+    weights: int
+    trained: int
+    activations: int
+    logits: int
+    gathered: int
+    tokens: int
+    """Tokens of the largest forward pass that was counted."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.trained + self.activations + self.logits + self.gathered
+
+
+def trained_of(settings: TrainSettings, config: Mapping[str, Any]) -> Trained:
+    """What is trained: the adapter, or all weights."""
+    if settings.lora is not None:
+        return planned(config, settings.lora)
+    return Trained((), shape_of(config).parameters)
+
+
+def trainer_memory(settings: TrainSettings, config: Mapping[str, Any], gpus: int, longest: int) -> TrainerMemory:
+    """Bytes on each of ``gpus`` GPUs, weights and optimiser spread over them where there is more than one.
+
+    * weights: parameters x 2 bytes (4 in float32), a share of 1/gpus
+    * trained: 16 bytes for each trained parameter (value, gradient, Adam's two moments, 32 bits each), 1/gpus; for all
+      weights in float32 their values are the weights themselves: 12
+    * activations, m tokens at once (``micro_batch_tokens``, or a longer row alone): layers x m x hidden x 2 bytes kept
+      with gradient checkpointing and one layer's inside (m x (10 hidden + widest) x 4); without, all layers' insides
+    * logits: m x vocabulary x ``_LOGIT`` bytes
+    * gathered: the whole weights of ``_GATHERED`` layers, where they are spread
+    """
+    shape = shape_of(config)
+    size = 4 if _whole_in_float32(settings) else 2
+    tokens = max(settings.micro_batch_tokens, longest)
+    inside = tokens * (10 * shape.hidden + shape.wide) * 4
+    kept = shape.layers * tokens * shape.hidden * 2
+    layer = (shape.parameters - 2 * shape.vocabulary * shape.hidden) // shape.layers
+    if settings.lora is not None:
+        trained = 16 * planned(config, settings.lora).parameters
+    else:
+        trained = 12 * shape.parameters
+    return TrainerMemory(
+        weights=shape.parameters * size // gpus,
+        trained=trained // gpus,
+        activations=kept + inside if settings.gradient_checkpointing else shape.layers * inside,
+        logits=tokens * shape.vocabulary * _LOGIT,
+        gathered=_GATHERED * layer * size if gpus > 1 else 0,
+        tokens=tokens,
+    )
+
+
+def _whole_in_float32(settings: TrainSettings) -> bool:
+    return settings.dtype == "float32" or (settings.dtype == "auto" and settings.lora is None)
+
+
+def engine_memory(spec: VllmSpec, config: Mapping[str, Any], length: int) -> Memory:
+    """What the sampler's engine holds on its GPU (``policies.memory.estimate``), with conversations of ``length``
+    tokens."""
+    options = {"dtype": spec.dtype, "tensor_parallel": spec.tensor_parallel, "batch": spec.batch}
+    return estimate(config, length=length, **options)  # type: ignore[arg-type]
+
+
+# -- time and disk ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step."""
+
+    reading: float
+    writing: float
+    training: float
+    at_once: float
+    """Conversations that one GPU decodes together."""
+
+    @property
+    def total(self) -> float:
+        """Rollout and training, one after the other."""
+        return self.reading + self.writing + self.training
+
+
+def step_time(
+    settings: TrainSettings, config: Mapping[str, Any], box: Box, lengths: Lengths, room: int, gpus: int
+) -> StepTime:
+    """Seconds of one step on ``gpus`` GPUs, each of which plays and trains 1/gpus of the episodes.
+
+    * reading: 2 x active parameters x tokens read / (operations x ``PREFILL_EFFICIENCY``)
+    * writing: tokens written / n x (bytes of the weights that n rows touch + n x keys and values) / (bandwidth x
+      ``READ_EFFICIENCY``), n the conversations at once (``room``: what the memory holds); of E experts, k a token, n
+      rows touch 1 - (1 - k/E)^n
+    * training: operations for each token and active parameter: 2 forward, 2 backward through frozen weights (4 where
+      all are trained), 2 more with gradient checkpointing, 2 for log-probabilities before the first of several
+      sub-steps; / (operations x ``TRAIN_EFFICIENCY``)
+    """
+    shape = shape_of(config)
+    episodes = settings.groups * settings.group_size / gpus
+    seats = 1 + (lengths.opponent_turns > 0)
+    at_once = max(1.0, min(settings.sampler_batch, room, episodes * seats))
+    experts = int(config.get("num_experts") or 0)
+    chosen = int(config.get("num_experts_per_tok") or 0)
+    share = 1 - (1 - chosen / experts) ** at_once if experts else 1.0
+    always = shape.active - shape.layers * chosen * 3 * shape.hidden * int(config.get("moe_intermediate_size") or 0)
+    touched = 2 * (always + share * (shape.parameters - always)) if experts else 2 * shape.parameters
+    cached = shape.kv_bytes(int(lengths.learner_conversation), 2)
+    one_pass = (touched + at_once * cached) / (box.bandwidth * READ_EFFICIENCY)
+    for_each = 2 + (4 if settings.lora is None else 2)
+    for_each += 2 * settings.gradient_checkpointing + 2 * (settings.sub_steps > 1)
+    trained = episodes * lengths.learner_conversation
+    return StepTime(
+        reading=episodes * lengths.read * 2 * shape.active / (box.flops * PREFILL_EFFICIENCY),
+        writing=episodes * lengths.sampled / at_once * one_pass,
+        training=trained * for_each * shape.active / (box.flops * TRAIN_EFFICIENCY),
+        at_once=at_once,
+    )
+
+
+def checkpoint_bytes(settings: TrainSettings, config: Mapping[str, Any]) -> int:
+    """Bytes of one checkpoint: for each trained parameter its value and Adam's two moments, 32 bits each."""
+    trained = trained_of(settings, config)
+    return 12 * (trained.parameters if settings.lora is not None else trained.all_parameters)
