@@ -63,7 +63,8 @@ def summary(found: "Trained") -> str:
     """Where a run lies, and where its seconds went."""
     lines = [f"{found.steps} steps; the trained model: {found.folder / 'model'}"]
     if found.steps_now:
-        each = {name: seconds / found.steps_now for name, seconds in found.seconds.items() if name != "step"}
+        each = {name: seconds / found.steps_now for name, seconds in found.seconds.items() if name != "whole"}
         parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in each.items())
-        lines.append(f"seconds for each of {found.steps_now} steps: {parts}; in all {sum(each.values()):.2f}")
+        whole = found.seconds["whole"] / found.steps_now
+        lines.append(f"seconds for each of {found.steps_now} steps: {parts}; in all {whole:.2f}")
     return "\n".join(lines)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def evaluate(task: Task, learner: Policy, folder: Path, step: int, training: str
             writer.write_text(METRICS_CSV, metrics_csv(found))
         rows += [{"step": step, "regime": name, "metric": metric, **e._asdict()} for metric, e in found.items()]
     return rows
+
+
+def cut(folder: Path, step: int) -> None:
+    """Remove the evaluations after ``step`` or more steps: they will be played again, maybe by other code."""
+    for place in (folder / FOLDER).glob("step-*"):
+        if place.name.removeprefix("step-").isdigit() and int(place.name.removeprefix("step-")) >= step:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _estimates(task: Task, place: Path) -> Mapping[str, Estimate]:

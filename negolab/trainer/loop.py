@@ -44,7 +44,7 @@ _NUMBERS = (
     *("loss", "grad_norm", "grad_norm_max", "learning_rate", "entropy", "ratio_mean", "ratio_min", "ratio_max"),
     *("kl_sampler", "clip_low_fraction", "clip_high_fraction", "mismatch_mean", "mismatch_max"),
 )
-SECONDS = ("rollout", "rows", "loss", "optimiser", "evaluation", "save", "step")
+SECONDS = ("rollout", "rows", "loss", "optimiser", "evaluation", "save", "whole")
 Say = Callable[[str], object]
 
 
@@ -193,7 +193,8 @@ class _Run:
         with closing(self.sampler):
             for line in self.task.check(self.sampler.policy()):
                 self.say(line)
-            records.open_manifest(folder, self.manifest)
+            for line in records.open_manifest(folder, self.manifest):
+                self.say(line)
             found = checkpoints.newest(folder)
             done, path = found or (0, None)
             if done >= settings.steps and self._finished_before():
@@ -233,9 +234,10 @@ class _Run:
         ).is_file()
 
     def _cut(self, done: int) -> None:
-        """Drop what will be played again: steps from ``done`` on, and the evaluation before step ``done``."""
+        """Drop what will be played again: steps from ``done`` on, and evaluations after so many."""
         for table in (self.metrics, self.timings, self.evaluations):
             table.cut(done)
+        evaluation.cut(self.folder, done)
 
     def _save_interrupted(self) -> None:
         trainer = self.trainer
@@ -286,7 +288,7 @@ class _Run:
         self.metrics.append([row])
         seconds = self.seconds | {name: self.trainer.seconds[name] for name in ("loss", "optimiser")}
         seconds["save"] = self.trainer.seconds["save"]
-        seconds["step"] = time.perf_counter() - self.began
+        seconds["whole"] = time.perf_counter() - self.began
         kept = {name: round(value, 3) for name, value in seconds.items()}
         self.timings.append([{"step": step, **kept, "sampled_tokens": self.row["trained_tokens"]}])
         for name, value in seconds.items():

@@ -23,16 +23,19 @@ from negolab.store import code_sha256, manifest_bytes, seal
 
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
 LOCK = "run.lock"
+_DECIDING = ("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "rows", "sampler", "task", "vllm_sampler")
+"""Modules of the trainer that decide its numbers."""
 FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")
 """Settings that may change between a run and its resumption."""
 
 
 def new_manifest(settings: Mapping[str, Any], task: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest of a training run. ``more``: the base model, what is trained, versions. No time and no path."""
-    source = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(source.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for name in _DECIDING:
+        path = Path(__file__).with_name(f"{name}.py")
+        if path.exists():
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     plain = {
         "format": "negolab-training-1",
         "negolab": negolab.__version__,
@@ -58,10 +61,11 @@ def check_place(folder: Path) -> None:
             raise NegolabError(f"--out {folder} is not empty and no training run; give a new folder")
 
 
-def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Write it into a new run, or hold it against the one that is there.
 
-    Raises ``NegolabError`` naming what differs.
+    Returns what a user should know: other code or packages than the run was begun with, which may change its numbers.
+    Raises ``NegolabError`` naming whatever else differs.
     """
     path = folder / MANIFEST
     if path.exists():
@@ -69,12 +73,15 @@ def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
             known = orjson.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise NegolabError(f"{path} cannot be read: {error}") from None
-        changed = list(_differences("", _fixed(known), _fixed(manifest)))
-        if changed:
-            shown = "; ".join(changed[:4]) + ("; ..." if len(changed) > 4 else "")
+        changed = dict(_differences("", _fixed(known), _fixed(manifest)))
+        soft = [text for where, text in changed.items() if where.startswith(_SOFT)]
+        hard = [text for where, text in changed.items() if not where.startswith(_SOFT)]
+        if hard:
+            shown = "; ".join(hard[:4]) + ("; ..." if len(hard) > 4 else "")
             raise NegolabError(f"{folder} holds another run ({shown}); resume it as it was begun, or give a new folder")
-        return
+        return [f"{text}; from here on numbers may differ" for text in soft]
     write_whole(path, manifest_bytes(dict(manifest)))
+    return []
 
 
 def _fixed(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,17 +89,20 @@ def _fixed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in manifest.items() if k != "manifest_sha256"}, "settings": settings}
 
 
-def _differences(where: str, known: Any, now: Any) -> Iterator[str]:
+_SOFT = ("negolab", "code_sha256", "trainer_sha256", "versions")
+
+
+def _differences(where: str, known: Any, now: Any) -> Iterator[tuple[str, str]]:
     if isinstance(known, dict) and isinstance(now, dict):
         for key in sorted(known.keys() | now.keys()):
             yield from _differences(f"{where}.{key}".lstrip("."), known.get(key), now.get(key))
     elif known != now:
-        yield _IN_WORDS.get(where) or f"{where}: {_short(known)} there, {_short(now)} now"
+        yield where, _IN_WORDS.get(where) or f"{where}: {_short(known)} there, {_short(now)} now"
 
 
 _IN_WORDS = {
-    "code_sha256": "it was begun with another version of the code",
-    "trainer_sha256": "it was begun with another version of the trainer",
+    "code_sha256": "the run was begun with another version of the code",
+    "trainer_sha256": "the run was begun with another version of the trainer",
     "task.data.sha256": "its catalogue has other contents",
 }
 
