@@ -46,13 +46,13 @@ class Temper:
 
     start: tuple[float, float] = (0.92, 1.0)
     """Range of the first ask, as a fraction of the list price."""
-    margin: tuple[float, float] = (0.02, 0.09)
+    margin: tuple[float, float] = (0.02, 0.07)
     """Range of the least profit it is content with."""
-    patience: tuple[float, ...] = (0.60, 0.46, 0.34, 0.24, 0.14, 0.0)
+    patience: tuple[float, ...] = (0.30, 0.25, 0.20, 0.15, 0.10, 0.0)
     """Profit above its least one at which it takes a bid, by turn; the last one holds from then on."""
-    split: float = 0.80
+    split: float = 0.95
     """How far an ask moves towards the middle between ask and bid when the buyer has moved as well."""
-    unmoved: float = 0.15
+    unmoved: float = 0.20
     """The part of that which is left when the buyer has stood still."""
     insulted_below: float = 0.72
     """Bids below this fraction of the cost are no offer."""
@@ -60,7 +60,7 @@ class Temper:
     """How much a new kind of reason lowers ``insulted_below``."""
     persuaded: float = 0.12
     """How much a new kind of reason adds to ``unmoved``."""
-    leaves_after: int = 3
+    leaves_after: int = 2
     """After so many bids that were no offer it may leave ..."""
     leave_rate: float = 0.5
     """... with this probability at each further one."""
@@ -223,7 +223,7 @@ BUYER_STYLES: Mapping[str, BuyerStyle] = {
         BuyerStyle("naive", (0.74, 0.86), (0.25, 0.5), (0.90, 0.95, 1.0), False, overshoot=0.01),
         BuyerStyle("lowballer", (0.15, 0.30), (0.0, 0.03), (0.0,), False, last_ditch=False),
         BuyerStyle("conceder", (0.40, 0.55), (0.3, 0.5), (0.65, 0.75, 0.85, 0.95), False),
-        BuyerStyle("patient", (0.42, 0.50), (0.10, 0.22), (0.45, 0.5, 0.55, 0.6, 0.7, 1.0), True),
+        BuyerStyle("patient", (0.32, 0.42), (0.08, 0.16), (0.30, 0.40, 0.45, 0.50, 0.55, 1.0), True),
     )
 }
 """By name: how an untrained buyer bargains, the two middle phases, and a trained one's."""
