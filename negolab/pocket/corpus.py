@@ -7,13 +7,14 @@ in the number of buyers and messages from the first example on; who has never se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from negolab.bilateral import LEARNER
 from negolab.catalog import Listing, Product
 from negolab.conversations import conversations
 from negolab.environment.base import BUYER, SELLER
@@ -88,24 +89,44 @@ def bilateral(seed: int, index: int) -> Scenario:
     return draw(regime, product(seed, index), seed=seed, rep=0, episode=index)
 
 
-def texts(tokenizer: Any, seed: int, episodes: Sequence[int], told: float = 0.2) -> Iterator[Text]:
-    """The conversations of these episodes of the stream ``seed``.
+def numbers(episodes: Iterable[int]) -> Iterator[tuple[str, int, int]]:
+    """Which conversations are read of these numbers of a stream: game, number, seat (-1: some buyer's).
 
     Each number is a market, of which the seller's side is read, and in every fourth one buyer's as well. Every fourth
     number is a bilateral game besides, of which the buyer's side is read, and the seller's in every third of them.
     """
-    buyers = {kind: InWords(buyer) for kind, buyer in make_buyers(list(BUYER_TYPES)).items()}
-    renderer = MarketPrompts()
-    for episode in play((market(seed, index) for index in episodes), InWords(Teacher()), buyers):
-        index = episode.scenario.episode
-        yield conversation(tokenizer, renderer, episode, SELLER, told)
+    for index in episodes:
+        yield "market", index, SELLER
         if index % 4 == 0:
-            yield conversation(tokenizer, renderer, episode, 1 + index // 4 % episode.scenario.n_buyers, told)
-    games = (bilateral(seed, index) for index in episodes if index % 4 == 2)
-    for episode in play(games, InWords(PersonaSeller()), {"learner": InWords(BilateralTeacher())}):
-        yield conversation(tokenizer, renderer, episode, BUYER, told)
-        if episode.scenario.episode % 12 == 2:
-            yield conversation(tokenizer, renderer, episode, SELLER, told)
+            yield "market", index, -1
+        if index % 4 == 2:
+            yield "bilateral", index, BUYER
+        if index % 12 == 2:
+            yield "bilateral", index, SELLER
+
+
+def texts(tokenizer: Any, seed: int, episodes: Sequence[int], told: float = 0.2) -> Iterator[Text]:
+    """The conversations that ``numbers`` names, of the stream ``seed``, in no particular order."""
+    wanted: dict[tuple[str, int], list[int]] = {}
+    for game, index, seat in numbers(episodes):
+        wanted.setdefault((game, index), []).append(seat)
+    renderer = MarketPrompts()
+    for game, played in zip(("market", "bilateral"), _played(seed, wanted), strict=True):
+        for episode in played:
+            index, n = episode.scenario.episode, episode.scenario.n_buyers
+            for seat in wanted[game, index]:
+                yield conversation(tokenizer, renderer, episode, seat if seat >= 0 else 1 + index // 4 % n, told)
+
+
+def _played(seed: int, wanted: Iterable[tuple[str, int]]) -> tuple[Iterator[Episode], Iterator[Episode]]:
+    buyers = {kind: InWords(buyer) for kind, buyer in make_buyers(list(BUYER_TYPES)).items()}
+    wanted = list(wanted)
+    markets = (market(seed, index) for game, index in wanted if game == "market")
+    games = (bilateral(seed, index) for game, index in wanted if game == "bilateral")
+    return (
+        play(markets, InWords(Teacher()), buyers),
+        play(games, InWords(PersonaSeller()), {LEARNER: InWords(BilateralTeacher())}),
+    )
 
 
 def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat: int, told: float) -> Text:
@@ -123,17 +144,8 @@ def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat
 
 def shown(episodes: int = 400) -> Iterator[str]:
     """Messages of every role, seat and game, for the tokenizer to find its phrases in."""
-    buyers = {kind: InWords(buyer) for kind, buyer in make_buyers(list(BUYER_TYPES)).items()}
     renderer = MarketPrompts()
-    played = [
-        play((market(1, index) for index in range(episodes)), InWords(Teacher()), buyers),
-        play(
-            (bilateral(1, index) for index in range(episodes)),
-            InWords(PersonaSeller()),
-            {"learner": InWords(BilateralTeacher())},
-        ),
-    ]
-    for episode in chain(*played):
+    for episode in chain(*_played(1, [(game, at) for game in ("market", "bilateral") for at in range(episodes)])):
         for found in conversations(episode, renderer).values():
             for message in found.messages:
                 yield message["content"]

@@ -160,32 +160,29 @@ def pretrain(
         torch.optim.AdamW(others, lr=settings.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     started, tokens, step = time.perf_counter(), 0, 0
-    seen = 0
+    seen, total = 0, sum(1 for _ in corpus.numbers(range(settings.episodes)))
+    last, sums = np.zeros(3), np.zeros(3)
     with (
         (folder / "pretrain.csv").open("w", encoding="utf-8", newline="") as file,
-        tqdm(total=settings.episodes, unit="episode", disable=None if progress is None else not progress) as bar,
+        tqdm(total=total, unit="text", disable=None if progress is None else not progress) as bar,
     ):
         log = csv.writer(file)
-        log.writerow(["step", "episodes", "tokens", "loss_said", "loss_told", "seconds"])
-        sums = np.zeros(3)
+        log.writerow(["step", "texts", "tokens", "loss_said", "loss_told", "seconds"])
         for batch in batches(settings, tok):
-            share = 1.0 - seen / (1.27 * settings.episodes)  # a quarter of the episodes give two texts
+            share = (1.0 - seen / total) * min(1.0, (step + 1) / 30)
             for optimiser, rate in zip(optimisers, (settings.muon_lr, settings.adamw_lr), strict=True):
                 for group in optimiser.param_groups:
-                    group["lr"] = rate * max(0.0, share) * min(1.0, (step + 1) / 30)
-            said, told = _step(model, batch, optimisers)
+                    group["lr"] = rate * share
+            sums += (*_step(model, batch, optimisers), 1.0)
             seen += len(batch)
             step += 1
             tokens += sum(len(text.ids) for text in batch)
-            sums += (said, told, 1.0)
-            if step % 50 == 0:
-                log.writerow(
-                    [step, seen, tokens, *np.round(sums[:2] / sums[2], 4), round(time.perf_counter() - started)]
-                )
-                file.flush()
-                bar.set_postfix(said=f"{sums[0] / sums[2]:.3f}", told=f"{sums[1] / sums[2]:.3f}", refresh=False)
+            bar.update(len(batch))
+            if step % 50 == 0 or seen == total:
                 last, sums = sums / sums[2], np.zeros(3)
-            bar.update(min(len(batch) / 1.25, settings.episodes - bar.n))
+                log.writerow([step, seen, tokens, *np.round(last[:2], 4), round(time.perf_counter() - started)])
+                file.flush()
+                bar.set_postfix(said=f"{last[0]:.3f}", told=f"{last[1]:.3f}", refresh=False)
     seconds = time.perf_counter() - started
     model.eval()
     model.generation_config.eos_token_id = tok.eos_token_id

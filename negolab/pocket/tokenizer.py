@@ -55,7 +55,7 @@ _PHRASES = (
     *("\nAction: [SELL] $", "\nAction: [BUY] $", "\nAction: [DEAL] $", "\nAction: [QUIT]", "\nAction: [REJECT]"),
     *(" (1x ", ")", ") \n\n"),
     *("\n\n=== Standing offers ===", "(none yet)"),
-    *("[SELL] $", "[BUY] $", "[DEAL] $", ", [SELL] $", ", [BUY] $", ", [DEAL] $", "[REJECT]", ", [REJECT]", ", [QUIT]"),
+    *("[SELL] $", "[BUY] $", "[DEAL] $", ", [SELL] $", ", [BUY] $", ", [DEAL] $", ", [QUIT]"),
     *("\nSeller messages remaining (T): ", ". List price: $", ". Your cost (do not sell below this): $"),
     *("\n- Buyer ", ": active, you can send ", " more messages to this buyer.\n  Buyer ", "'s action history: "),
     *(": quit.\n  Buyer ", ": capped.\n  Buyer ", "\n  Your messages history to Buyer ", "\n\nBuyer "),
@@ -68,6 +68,7 @@ _UNREAD = (
     r'(?<=\nDescription: ")[\s\S]*?(?="\n(?:\n# |List Price: |Cost: ))',
     r"(?<=Buyer [0-9]:\nTalk: )[^\n]+",
     r"(?<=Buyer [0-9][0-9]:\nTalk: )[^\n]+",
+    r"(?<=\n\nTalk: )[^\n]+",
     r"\ATalk: [^\n]+",
 )
 _NUMBER = r"\.[0-9]{2}(?![0-9])|[0-9]{1,3}(?=(?:[0-9]{3})*(?![0-9]))"
@@ -135,7 +136,7 @@ def alike(tokenizer: Any) -> Iterator[tuple[int, list[str]]]:
     """For each token that says something of a buyer or is a number, its id and the names of what it shares with others
     (used for the first embeddings)."""
     vocabulary = tokenizer.get_vocab()
-    for text, token in vocabulary.items():
+    for text, token in sorted(vocabulary.items(), key=lambda pair: pair[1]):
         for kind, phrase in enumerate(_BY_BUYER):
             for buyer in range(1, N_BUYERS + 1):
                 if text == phrase.replace("{}", str(buyer)):
