@@ -246,9 +246,9 @@ def load_profile(name: str, changes: Sequence[str] = ()) -> TrainSettings:
     return TrainSettings(**_values(given, where))
 
 
-def _values(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings as ``TrainSettings`` takes them, from plain data."""
-    known = {option.name: option for option in fields(TrainSettings)}
+def _values(given: Mapping[str, Any], where: str, of: Any = TrainSettings) -> dict[str, Any]:
+    """Settings as ``TrainSettings``, or another class of settings, takes them, from plain data."""
+    known = {option.name: option for option in fields(of)}
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:
@@ -290,13 +290,13 @@ def _plain(text: str, key: str) -> Any:
         raise NegolabError(f"--set {key}: {text!r} cannot be read: {' '.join(str(error).split())}") from None
 
 
-def settings_help() -> str:
-    """Every setting with its default and what it is, as its docstring says."""
+def settings_help(of: Any = TrainSettings) -> str:
+    """Every setting of a class with its default and what it is, as its docstring says."""
     import ast
     import inspect
 
     lines = []
-    body = ast.parse(inspect.getsource(TrainSettings)).body[0]
+    body = ast.parse(inspect.getsource(of)).body[0]
     assert isinstance(body, ast.ClassDef)
     names: list[str] = []
     for node in body.body:
@@ -304,7 +304,7 @@ def settings_help() -> str:
             names.append(node.target.id)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and names:
             text = " ".join(str(node.value.value).split()).replace("``", "")
-            defaults = TrainSettings()
+            defaults = of()
             shown = ", ".join(f"{name} ({getattr(defaults, name)!r})" for name in names)
             lines.append(f"{shown}: {text}")
             names = []
