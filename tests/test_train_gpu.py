@@ -1,9 +1,16 @@
 """The GPU profile as far as it can be seen without one: the paper's values, memory, files for accelerate."""
 
+import dataclasses
+import re
+from types import SimpleNamespace
+
 import pytest
 
+from negolab.cli import main
 from negolab.paths import data_dir
+from negolab.trainer import estimate, gpu
 from negolab.trainer.settings import load_profile
+from test_memory import QWEN3_30B
 
 ACCELERATE = data_dir() / "accelerate"
 
@@ -84,3 +91,98 @@ def test_accelerate_reads_zero3(launched):
     _, env = prepare_deepspeed_cmd_env(args)
     assert env["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "3"
     assert hasattr(modeling_qwen3_moe, env["ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES"])
+
+
+# -- the dry run -----------------------------------------------------------------------------------------------------
+
+
+def run_dry(capsys, *options):
+    """The command's exit code and what it printed."""
+    code = main(["train", "--profile", "gpu", "--set", "data=sample", "--dry-run", *options])
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def test_the_dry_run_says_what_the_paper_s_run_needs(capsys):
+    code, told = run_dry(capsys, "--gpu", "h200")
+    assert code == 0
+    assert "26,738,688 parameters by LoRA, 0.088% of the model's 30,532,122,624" in told
+    assert "72 steps of 64 markets x 8 rollouts = 512 episodes, 36,864 in all; 3 optimiser steps each, 216" in told
+    assert "Buyers are played by the learner's engine, without its adapter." in told
+    assert (
+        "vLLM 67.1 (weights 56.9" in told and "trainer " in told and "(weights 56.9, adapter and optimiser 0.4" in told
+    )
+    assert "Disk: 0.30 GiB a checkpoint, 1.2 GiB at most." in told
+    assert re.search(r"72 steps take about [\d.]+ hours", told)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--gpu h100-80gb", r"vLLM may use 38.0 GiB of each GPU \(sampler_options.gpu_memory 0.48\), but needs 60.2"),
+        (
+            "--gpu h100-80gb --gpus 2 --set sampler_options.gpu_memory=0.9",
+            "leaves vLLM .*: give micro_batch_tokens 2048, or more GPUs",
+        ),
+        ("--gpu h200 --set sampler_options.gpu_memory=0.6", r"more than 60.2: give sampler_options.gpu_memory 0.\d\d$"),
+        ("--gpu h200 --gpus 3", "groups 64 is no multiple of the 3 GPUs"),
+        ("--gpu h200 --set lora.experts=true", "lora.experts is on, which vLLM .* is not known to serve"),
+        ("--gpu h200 --set lora.targets=[q_proj,up_proj]", "names up_proj, which the model does not have"),
+        ("--gpu h200 --set max_tokens=15000", "with max_tokens 15,000 that exceeds max_model_len 16,384"),
+        ("--gpu h200 --set sampler_options.max_model_len=300000", "max_model_len is 300,000, but .* is 262,144"),
+        ("--gpu h200 --set sampler_options.tensor_parallel=2", "in training it must be 1"),
+        (
+            "--gpu h200 --set buyers.*.max_model_len=9000",
+            r"second model .*\(max_model_len: 9000 there, 16384 for the l",
+        ),
+        ("--gpu h200 --set lora=null --set gradient_checkpointing=false", "trainer needs .* GiB of each GPU's 139.8"),
+        (
+            "--gpu h200 --set model=owner/unheard-of",
+            "the shapes of owner/unheard-of are not known here: fetch it first",
+        ),
+        ("--gpu h200 --set model=/nowhere", "/nowhere is no folder, and no name on the hub"),
+        ("--gpu v100", "no GPU 'v100' is known; allowed: a100-40gb"),
+    ],
+)
+def test_what_would_stop_a_run_is_told_by_the_dry_run(capsys, options, says):
+    code, told = run_dry(capsys, *options.split())
+    assert code == 2 and told.count("\n") == 1 and re.search(says, told), told
+
+
+def test_more_gpus_leave_more_room_and_take_less_time(profile):
+    config, lengths = estimate.config_of(profile.model), estimate.Lengths(5, 2700, 6700, 7, 3400)
+    one, four = (estimate.trainer_memory(profile, config, n, lengths.longest) for n in (1, 4))
+    assert one.weights == 4 * four.weights == 2 * 30_532_122_624
+    assert one.trained == 16 * 26_738_688 and (one.gathered, four.gathered > 0) == (0, True)
+    assert one.logits == 6700 * 151_936 * 8
+    a, b = (estimate.step_time(profile, config, gpu.box("h200", n), lengths, 60, n) for n in (1, 4))
+    assert a.training == pytest.approx(4 * b.training) and a.writing == pytest.approx(4 * b.writing)
+    # 512 episodes of 2,700 tokens; 8 operations for each of 3.35 billion active parameters, at 12 % of 989 TFLOP/s.
+    assert a.training == pytest.approx(512 * 2700 * 8 * 3.35e9 / (0.12 * 989e12), rel=0.01)
+
+
+def test_lengths_are_those_of_the_markets(profile):
+    found = estimate.lengths_of(dataclasses.replace(profile, data="sample"))
+    assert 1 <= found.learner_turns <= 7 and 3 <= found.opponent_turns <= 10
+    assert found.learner_turns * estimate.LEARNER_REPLY < found.learner_conversation < found.longest
+    scripted = estimate.lengths_of(dataclasses.replace(profile, data="sample", buyers={}))
+    assert (scripted.opponent_turns, scripted.opponent_conversations) == (0, 0)
+    assert scripted.learner_turns == found.learner_turns
+
+
+def test_the_driver_s_list_of_gpus(monkeypatch):
+    def says(text, code=0):
+        done = SimpleNamespace(stdout=text, returncode=code)
+        monkeypatch.setattr(gpu.subprocess, "run", lambda *args, **options: done)
+        return gpu.box_here()
+
+    found = says("NVIDIA H100 80GB HBM3, 81559\nNVIDIA H100 80GB HBM3, 81559\n")
+    assert (found.gpus, found.memory, found.flops, found.assumed) == (2, 81559 << 20, 989e12, False)
+    assert says("NVIDIA H200, 143771\n").bandwidth == 4.8e12
+    assert says("Some Card, 24576\n").assumed and says("Some Card, 24576\n").memory == 24 << 30
+    assert says("", code=9) == says("no devices were found\n") == gpu.box("h200", 1)._replace(assumed=True)
+
+
+def test_the_facts_about_the_model_are_those_that_were_published(profile):
+    facts = estimate.FACTS[profile.model]
+    assert facts == {name: QWEN3_30B[name] for name in facts}

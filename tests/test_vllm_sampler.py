@@ -12,7 +12,7 @@ from negolab.policies.model import LanguageModel
 from negolab.trainer.lora import LoraSettings
 from negolab.trainer.probe import Probe, prove, trainer_logprobs
 from negolab.trainer.settings import TrainSettings
-from negolab.trainer.vllm_sampler import VllmSampler, learner_spec, shares_engine
+from negolab.trainer.vllm_sampler import VllmSampler, learner_spec, sharing
 from tiny_models import save_model
 
 OPTIONS = {"max_model_len": 3072}
@@ -43,14 +43,17 @@ def test_settings_that_vllm_cannot_sample_with(changes, says):
 def test_who_shares_the_learner_s_engine():
     adapter = LoraSettings()
 
-    def shares(model="vllm:owner/model", lora=adapter, **options):
-        common = {"dtype": "float32", "batch": 8, **OPTIONS}
-        settings = settings_for("owner/model", lora=lora, buyers={"*": {"model": model, **common, **options}})
-        return shares_engine(settings, settings.opponents()["*"])
+    def shared(model="vllm:owner/model", lora=adapter, **options):
+        settings = settings_for("owner/model", lora=lora, buyers={"*": {"model": model, **options}})
+        return sharing(settings, settings.opponents()["*"])
 
-    assert shares() and shares(temperature=0.7, max_tokens=99, adapter="some/adapter", thinking=False)
-    assert not shares(model="vllm:owner/another") and not shares(max_model_len=512)
-    assert not shares(lora=None)  # the model before training is not there any more
+    found = shared(temperature=0.7, max_tokens=99, adapter="some/adapter", thinking=False)
+    assert (found.temperature, found.max_tokens, found.adapter, found.thinking) == (0.7, 99, "some/adapter", False)
+    assert (found.max_model_len, found.batch, found.dtype) == (3072, 8, "float32")  # the learner's
+    assert shared(max_model_len=3072, batch=8) is not None
+    assert shared(model="vllm:owner/another") is None and shared(model="openai:owner/model") is None
+    assert shared(max_model_len=512) is None  # asked for otherwise
+    assert shared(lora=None) is None  # the model before training is not there any more
 
 
 def test_the_probe_s_alarms():
@@ -107,8 +110,7 @@ def adapted(folder, tmp_path_factory):
 
     torch.manual_seed(3)
     model, tokenizer = loaded(folder)
-    buyer = {"model": f"vllm:{folder}", "temperature": 0.7, "dtype": "float32", "batch": 8, **OPTIONS}
-    settings = settings_for(folder, buyers={"*": buyer})
+    settings = settings_for(folder, buyers={"*": {"model": f"vllm:{folder}", "temperature": 0.7}})
     model, _ = attach(model, settings.lora)
     place = tmp_path_factory.mktemp("handover")
     sampler = VllmSampler(model, tokenizer, settings, place)
@@ -183,11 +185,10 @@ def test_learner_and_frozen_buyers_are_one_engine(adapted):
     described = sampler.engine.describe()
     assert "adapters" not in described and str(sampler._folder) not in str(described)
     assert sampler.base(0.7).spec.adapter == ""
-    buyer = {"model": sampler._spec.model, "dtype": "float32", "batch": 8, **OPTIONS, "max_tokens": 4}
-    settings = settings_for(sampler._spec.model, groups=1, group_size=2, sub_steps=1, max_tokens=4)
-    task = make_task(settings.changed({"buyers": {"*": {**buyer, "model": f"vllm:{buyer['model']}"}}}))
-    assert set(sampler.adopt(task._buyers.values())) == {player.name for player in task._buyers.values()}
-    assert {player.engine for player in task._buyers.values()} == {sampler.engine}
+    buyers = {"*": {"model": f"vllm:{sampler._spec.model}", "max_tokens": 4}}
+    task = make_task(settings_for(sampler._spec.model, groups=1, group_size=2, sub_steps=1, buyers=buyers))
+    assert set(sampler.adopt(task.opponents)) == {player.name for player in task.opponents}
+    assert {player.engine for player in task.opponents} == {sampler.engine}
 
 
 @pytest.mark.vllm

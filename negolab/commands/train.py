@@ -3,10 +3,12 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from negolab.commands.arguments import whole
 from negolab.errors import NegolabError
 
 if TYPE_CHECKING:
     from negolab.trainer.loop import Trained
+    from negolab.trainer.settings import TrainSettings
 
 
 def add_parser(commands: Any) -> None:
@@ -27,6 +29,10 @@ def add_parser(commands: Any) -> None:
         help="a setting in place of the profile's; deeper ones as lora.rank=8",
     )
     parser.add_argument("--out", metavar="DIR", help="run folder: new, or this run's own to resume it")
+    group = parser.add_argument_group("dry run")
+    group.add_argument("--dry-run", action="store_true", help="check the settings, say what is needed, and leave")
+    group.add_argument("--gpu", metavar="KIND", help="estimate for this kind of GPU instead of the one that is here")
+    group.add_argument("--gpus", type=whole(1, 1024), metavar="N", help="and for so many of them")
     parser.add_argument("--list-settings", action=_ListSettings, help="print the settings and leave")
     parser.set_defaults(run=run)
 
@@ -50,12 +56,27 @@ def run(args: argparse.Namespace) -> int:
     from negolab.trainer.settings import load_profile
 
     settings = load_profile(args.profile, args.changes)
+    if args.dry_run:
+        return _dry_run(settings, args)
+    if args.gpu is not None or args.gpus is not None:
+        raise NegolabError("--gpu and --gpus go with --dry-run")
     if not args.out:
         raise NegolabError("--out is required: the run folder")
     from negolab.trainer.loop import train
 
     found = train(settings, args.out, say=note)
     print(summary(found))
+    return 0
+
+
+def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
+    """Print what the run would do and need."""
+    from negolab.trainer import gpu
+    from negolab.trainer.dry_run import dry_run
+
+    box = gpu.box_here() if args.gpu is None else gpu.box(args.gpu, args.gpus or 1)
+    for line in dry_run(settings, box._replace(gpus=args.gpus or box.gpus), args.out):
+        print(line)
     return 0
 
 

@@ -10,7 +10,7 @@ here ``seller: {model: ENGINE:NAME, temperature: 0.7}``), and further personas m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +145,11 @@ class BuyerTask:
         self._seller: Policy = (
             make_models([seller])[seller] if isinstance(seller, ModelSpec) else make_bilateral("seller", seller)
         )
+
+    @property
+    def opponents(self) -> Sequence[Policy]:
+        """See ``Task``."""
+        return [self._seller]
 
     def markets(self, step: int) -> list[Scenario]:
         """See ``Task``."""

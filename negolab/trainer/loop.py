@@ -44,6 +44,8 @@ _NUMBERS = (
     *("loss", "grad_norm", "grad_norm_max", "learning_rate", "entropy", "ratio_mean", "ratio_min", "ratio_max"),
     *("kl_sampler", "clip_low_fraction", "clip_high_fraction", "mismatch_mean", "mismatch_max"),
 )
+_PROBED = ("probe_mean", "probe_max")
+"""How far a sampler with weights of its own is from the trainer; see ``trainer.probe``."""
 SECONDS = ("rollout", "rows", "loss", "optimiser", "evaluation", "save", "whole")
 Say = Callable[[str], object]
 
@@ -153,7 +155,8 @@ class _Run:
         self.model, self.tokenizer = model, tokenizer
         self.say, self.progress = say, progress
         self.manifest = self._manifest(adapter)
-        columns = ("step", "episodes", "reward_se", *task.metrics, *_STATISTICS, *_NUMBERS)
+        probed = _PROBED if settings.sampler == "vllm" else ()
+        columns = ("step", "episodes", "reward_se", *task.metrics, *_STATISTICS, *_NUMBERS, *probed)
         self.metrics = records.Table(folder / records.METRICS, columns)
         self.timings = records.Table(folder / records.TIMINGS, ("step", *SECONDS, "sampled_tokens"))
         self.evaluations = records.Table(folder / records.EVALUATIONS, evaluation.COLUMNS)
@@ -222,8 +225,11 @@ class _Run:
     def _make_sampler(self) -> Sampler:
         if self.settings.sampler == "vllm":
             module = importlib.import_module("negolab.trainer.vllm_sampler")
-            made: Sampler = module.VllmSampler(self.model, self.tokenizer, self.settings)
-            return made
+            made = module.VllmSampler(self.model, self.tokenizer, self.settings)
+            for name in made.adopt(self.task.opponents):
+                self.say(f"{name} is played by the learner's engine")
+            found: Sampler = made
+            return found
         from negolab.trainer.sampler import LiveSampler
 
         return LiveSampler(self.model, self.tokenizer, self.settings)
@@ -275,6 +281,7 @@ class _Run:
             **{name: estimate.mean for name, estimate in found.items()},
             **_statistics(statistics),
             "equal_groups": advantages.equal_groups,
+            **getattr(self.sampler, "numbers", {}),
         }
         parts = sub_steps_of(rows, advantages.values, settings.group_size, settings.sub_steps)
         self.seconds |= {"rollout": played - started, "rows": time.perf_counter() - played}

@@ -42,6 +42,11 @@ class Task(Protocol):
     steps_per_epoch: float
     """Steps in which every product of the train split comes once."""
 
+    @property
+    def opponents(self) -> Sequence[Policy]:
+        """All who play against the learner. A sampler's own engine may play those that are the learner's model."""
+        ...
+
     def markets(self, step: int) -> list[Scenario]:
         """The markets of one step, ``groups`` times ``group_size``, group by group. ``Scenario.episode`` counts from 0
         within the step. A function of the run's seed and ``step`` only."""
@@ -189,6 +194,11 @@ class SellerTask:
             for weighted in regimes
         }
         self._buyers = opponents([w.regime for w in regimes], buyers or {})
+
+    @property
+    def opponents(self) -> Sequence[Policy]:
+        """See ``Task``."""
+        return list(self._buyers.values())
 
     def markets(self, step: int) -> list[Scenario]:
         """See ``Task``."""

@@ -34,6 +34,9 @@ NAME = "learner"
 """What the learner is called in episodes."""
 _TAKEN = ("name", "thinking", "temperature", "top_p", "top_k", "max_tokens", "adapter", "batch", "dtype", "revision")
 
+ENGINE = ("revision", "dtype", "tensor_parallel", "max_model_len", "gpu_memory", "batch")
+"""Options of an engine, which all who play on it have in common."""
+
 
 def learner_spec(settings: TrainSettings) -> VllmSpec:
     """The learner as vLLM's engine sees it. Needs no vLLM.
@@ -65,10 +68,21 @@ def learner_spec(settings: TrainSettings) -> VllmSpec:
     return made
 
 
-def shares_engine(settings: TrainSettings, opponent: ModelSpec) -> bool:
-    """Whether an opponent can be played by the learner's engine: the same model with the same options, and an adapter
-    is trained, so that the model beneath stays as it is."""
-    return settings.lora is not None and opponent.engine_key() == learner_spec(settings).engine_key()
+def sharing(settings: TrainSettings, opponent: ModelSpec) -> VllmSpec | None:
+    """The opponent as the learner's engine plays it; None where that engine cannot.
+
+    It can where an adapter is trained (the model beneath then stays as it is) and the opponent is that model by vLLM,
+    with or without an adapter of its own; what is not said of its engine is as for the learner.
+    """
+    if settings.lora is None or not isinstance(opponent, VllmSpec):
+        return None
+    mine = learner_spec(settings)
+    if located(opponent.model) != mine.model:
+        return None
+    plain = VllmSpec(model=opponent.model)
+    silent = {name: getattr(mine, name) for name in ENGINE if getattr(opponent, name) == getattr(plain, name)}
+    found = replace(opponent, **{**silent, "model": mine.model})
+    return found if found.engine_key() == mine.engine_key() else None
 
 
 class LearnerEngine(VllmEngine):
@@ -139,6 +153,10 @@ class LearnerEngine(VllmEngine):
             ) from error
         self._forget_prompts(step)
 
+    def serves(self, adapter: str) -> bool:
+        """Whether it was made with room for an adapter, by name; "" is the model beneath."""
+        return not adapter or adapter in self._adapters
+
     def ids(self, messages: Sequence[Message]) -> list[int]:
         """The messages' tokens as the model's chat template writes them."""
         return list(self._first.chat.ids(messages))
@@ -190,9 +208,9 @@ class VllmSampler:
         """
         self._model, self._tokenizer, self._lora = model, tokenizer, settings.lora
         self._spec = learner_spec(settings)
-        mine = [spec for spec in settings.opponents().values() if shares_engine(settings, spec)]
-        self._sharing = [replace(spec, model=located(spec.model)) for spec in mine]
-        self.engine = LearnerEngine([self._spec, *(s for s in self._sharing if isinstance(s, VllmSpec))], self._lora)
+        self._settings = settings
+        mine = [found for spec in settings.opponents().values() if (found := sharing(settings, spec)) is not None]
+        self.engine = LearnerEngine([self._spec, *mine], self._lora)
         self._main = _rank() == 0
         self._folder = _same_everywhere(folder)
         self._step: int | None = None
@@ -211,15 +229,16 @@ class VllmSampler:
         return LanguageModel(self._changed(temperature, ""), self.engine)
 
     def adopt(self, players: Iterable[Policy]) -> list[str]:
-        """From now on this engine plays those of the opponents whom it can (``shares_engine``); the engines that they
-        had are closed. Returns their names."""
-        keys, taken = {spec.engine_key() for spec in self._sharing}, []
+        """From now on this engine plays those of the opponents whom it can (``sharing``); the engines that they had
+        are closed. Returns their names."""
+        taken = []
         for player in players:
             if not isinstance(player, LanguageModel) or player.engine is self.engine:
                 continue
-            if replace(player.spec, model=located(player.spec.model)).engine_key() in keys:
+            found = sharing(self._settings, player.spec)
+            if found is not None and self.engine.serves(found.adapter):
                 player.engine.close()
-                player.engine, player.window = self.engine, self.engine.window
+                player.engine, player.window, player.spec = self.engine, self.engine.window, found
                 taken.append(player.name)
         return taken
 
