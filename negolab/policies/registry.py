@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from negolab.policies.scripted_sellers import (
     SatisficerSeller,
 )
 from negolab.policies.spec import ENGINES, ModelSpec, located
-from negolab.scenario import Schedule
+from negolab.scenario import PERSONAS, Schedule
 
 
 def _budgets_of(schedule: Schedule) -> Callable[[int], Sequence[int]]:
@@ -69,7 +69,7 @@ def make_seller(name: str, schedule: Schedule) -> Policy:
             f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}, module:factory for one of your own, or a "
             f"language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
         )
-    return _own_player("seller", module, factory)
+    return _own_player("seller", module, factory, {*SELLERS, *BUYERS})
 
 
 def make_bilateral(side: str, name: str) -> Policy:
@@ -78,15 +78,16 @@ def make_bilateral(side: str, name: str) -> Policy:
     Raises ``NegolabError`` for a name that does not exist and for something that is no player.
     """
     scripted = BILATERAL_SELLERS if side == "seller" else BILATERAL_BUYERS
+    shown = (*scripted, *PERSONAS) if side == "seller" else scripted
     if name in scripted:
         return PersonaSeller() if side == "seller" else BilateralBuyer(name)
     module, colon, factory = name.partition(":")
     if not (colon and module and factory):
         raise NegolabError(
-            f"unknown {side} {name!r} of the bilateral game; allowed: {', '.join(scripted)}, module:factory for one of "
+            f"unknown {side} {name!r} of the bilateral game; allowed: {', '.join(shown)}, module:factory for one of "
             f"your own, or a language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
         )
-    return _own_player(side, module, factory)
+    return _own_player(side, module, factory, {*BILATERAL_SELLERS, *BILATERAL_BUYERS})
 
 
 def is_scripted(side: str, name: object, game: str) -> bool:
@@ -96,7 +97,7 @@ def is_scripted(side: str, name: object, game: str) -> bool:
     return name in (BILATERAL_SELLERS if side == "seller" else BILATERAL_BUYERS)
 
 
-def _own_player(side: str, module: str, factory: str) -> Policy:
+def _own_player(side: str, module: str, factory: str, taken: Collection[str]) -> Policy:
     name = f"{module}:{factory}"
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -109,7 +110,7 @@ def _own_player(side: str, module: str, factory: str) -> Policy:
         raise NegolabError(f"{side} {name}: describe() must return a dictionary whose 'name' is the player's name")
     if not isinstance(made.name, str) or not made.name.strip():
         raise NegolabError(f"{side} {name}: its name is {made.name!r}; allowed: any text that is not empty")
-    if made.name in {*SELLERS, *BUYERS, *BILATERAL_SELLERS, *BILATERAL_BUYERS}:
+    if made.name in taken:
         raise NegolabError(f"{side} {name} calls itself {made.name!r}, which is a scripted player's name")
     if not callable(getattr(made, "reply", None)):
         raise NegolabError(f"{side} {name} has no method reply(requests)")
