@@ -180,8 +180,8 @@ def test_only_what_a_seat_says_counts_fully(tok):
     texts = list(corpus.texts(tok, 0, range(12)))
     assert len(texts) == 12 + 3 + 3 + 1
     for text in texts:
-        assert set(text.weights.tolist()) == set(np.float32([0.0, 0.2, 1.0]).tolist())
-        said = tok.decode(text.ids[text.weights == 1.0].tolist())
+        assert set(text.weights.tolist()) == set(np.float32([0.0, 0.2, 1.0, corpus.COMPARED]).tolist())
+        said = tok.decode(text.ids[text.weights >= 1.0].tolist())
         assert said.startswith("Thought: ")
         assert said.count("<|end|>") == said.count("\nAction: ")
 

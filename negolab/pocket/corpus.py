@@ -21,7 +21,7 @@ from negolab.environment.base import BUYER, SELLER
 from negolab.episodes import Episode
 from negolab.pocket.teacher import BilateralTeacher, Teacher
 from negolab.pocket.tokenizer import CATEGORIES
-from negolab.pocket.words import InWords
+from negolab.pocket.words import COMPARISONS, InWords
 from negolab.policies.registry import make_buyers
 from negolab.policies.scripted_bilateral import PersonaSeller
 from negolab.prompts import MarketPrompts
@@ -30,6 +30,8 @@ from negolab.scenario import BILATERAL, IN_DISTRIBUTION, OOD_DIVERSE, PERSONAS, 
 from negolab.seeds import generator
 
 BUYER_TYPES = ("iter-50", "iter-60", "iter-70")
+COMPARED = 3.0
+"""Weight of the tokens that say which bid is best and whether it covers the cost: few, and all else follows from them."""
 LOW, HIGH = 600, 430_000
 """Range of invented list prices, in cents."""
 
@@ -80,7 +82,8 @@ class Text:
     ids: np.ndarray
     """Token ids, int32."""
     weights: np.ndarray
-    """By token, its weight in the loss: 1 for what the seat says, less for what it is told, 0 for its instructions."""
+    """By token, its weight in the loss: 1 for what the seat says, more where that takes a comparison (``COMPARED``),
+    less for what it is told, 0 for its instructions."""
 
 
 def bilateral(seed: int, index: int) -> Scenario:
@@ -133,12 +136,15 @@ def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat
     """What ``seat`` was shown and said in an episode, as it stands in its context after its last reply."""
     ids: list[int] = []
     weights: list[float] = []
+    compared = set(tokenizer.convert_tokens_to_ids(list(COMPARISONS)))
     for message in conversations(episode, renderer)[seat].messages:
         text = f"<|{message['role']}|>{message['content']}<|end|>"
         part = tokenizer(text, add_special_tokens=False)["input_ids"]
-        own = message["role"] == "assistant"
         ids += part
-        weights += [0.0, *([1.0 if own else 0.0 if message["role"] == "system" else told] * (len(part) - 1))]
+        if message["role"] == "assistant":
+            weights += [0.0, *(COMPARED if token in compared else 1.0 for token in part[1:])]
+        else:
+            weights += [0.0, *([0.0 if message["role"] == "system" else told] * (len(part) - 1))]
     return Text(np.asarray(ids, dtype=np.int32), np.asarray(weights, dtype=np.float32))
 
 

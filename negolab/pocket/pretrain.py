@@ -35,7 +35,7 @@ class PocketSettings:
     """What decides the base model, to the last bit on one machine and number of threads."""
 
     seed: int = 0
-    episodes: int = 40_000
+    episodes: int = 24_000
     """Scripted episodes to learn from, each read once."""
     hidden: int = 128
     """Width of the model."""
@@ -107,7 +107,7 @@ def first_embeddings(settings: PocketSettings, tok: Any, table: np.ndarray) -> n
             if re.fullmatch(pattern, text):
                 value = float(re.sub(r"[^0-9]", "", text))
                 kind = "group" if kind == "whole" and text.startswith("0") and len(text) > 1 else kind
-                made = unit(_waves(value) @ waves) + 0.5 * unit(kinds[kind]) + 0.3 * unit(g.standard_normal(hidden))
+                made = unit(_waves(value) @ waves) + 0.5 * unit(kinds[kind]) + 0.8 * unit(g.standard_normal(hidden))
                 table[token] = size * unit(made)
     for token, names in tokenizer.alike(tok):
         if not names[0].startswith("turn"):
@@ -226,7 +226,7 @@ def _step(model: Any, batch: Sequence[corpus.Text], optimisers: Sequence[Any]) -
     for optimiser in optimisers:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-    own = weight == 1.0
+    own = weight >= 1.0
     with torch.no_grad():
         return float(losses[own].mean()), float(losses[~own].mean()) if bool((~own).any()) else 0.0
 

@@ -54,6 +54,9 @@ SPOKEN: tuple[str, ...] = (
 )
 """All phrases, for the tokenizer."""
 
+COMPARISONS = (*_FOR.values(), *_REACH.values(), *(f"Thought: Best bid: Buyer {buyer} at $" for buyer in range(1, 10)))
+"""Phrases whose choice takes a comparison of amounts."""
+
 
 def seller_words(view: SellerView, move: Move, codename: str) -> str:
     """A seller's move as the pocket model would say it."""
