@@ -1,0 +1,106 @@
+"""``negolab sft``: supervised fine-tuning on recorded or scripted episodes."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from negolab.commands.arguments import names, whole
+
+if TYPE_CHECKING:
+    from negolab.trainer.sft import Tuned
+
+
+def add_parser(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "sft",
+        help="fine-tune a language model on recorded or scripted episodes",
+        description="Trains a model on what a seat said in recorded episodes, in scripted ones, or both. Run the same "
+        "command again to resume: an interrupted run goes on after its last checkpoint.",
+    )
+    parser.add_argument("--model", metavar="NAME", help="a folder with a model, a pocket model, or a name on the hub")
+    parser.add_argument("--episodes", nargs="+", metavar="RUN", help="finished run folders, of any game")
+    parser.add_argument(
+        "--teacher", metavar="NAME", help="play scripted markets with this seller: prober, ..., or module:factory"
+    )
+    parser.add_argument(
+        "--regimes",
+        type=names,
+        metavar="A,B",
+        help="regimes of the scripted games: in_distribution, ood_diverse, bilateral (default with --teacher: the "
+        "first two); weights and knobs by --set regimes.NAME.KEY=VALUE",
+    )
+    parser.add_argument("--scripted", type=whole(1, 10_000_000), metavar="N", help="scripted episodes in all")
+    parser.add_argument(
+        "--seats", metavar="WHO", help="whose replies are learnt: learner (default), seller, buyers, buyer-1, ..., all"
+    )
+    parser.add_argument("--profile", metavar="NAME", help="smoke, laptop, or a YAML file (default: none)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="KEY=VALUE",
+        help="a setting in place of the profile's; deeper ones as lora.rank=8",
+    )
+    parser.add_argument("--out", metavar="DIR", help="run folder: new, or this run's own to resume it")
+    parser.add_argument("--dry-run", action="store_true", help="check the settings, print the data's statistics, leave")
+    parser.add_argument("--list-settings", action=_ListSettings, help="print the settings and leave")
+    parser.set_defaults(run=run)
+
+
+class _ListSettings(argparse.Action):
+    """``--list-settings``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "nargs": 0})
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        from negolab.trainer.settings import settings_help
+        from negolab.trainer.sft_settings import SftSettings
+
+        print(settings_help(SftSettings))
+        parser.exit()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the profile, learn, say what became of it."""
+    from negolab.errors import NegolabError
+    from negolab.trainer import sft
+    from negolab.trainer.sft_settings import load_sft
+
+    given = {name: getattr(args, name) for name in ("model", "teacher", "scripted", "seats")}
+    over: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if args.episodes is not None:
+        over["runs"] = args.episodes
+    settings = load_sft(args.profile or "", args.changes, over, args.regimes)
+    if args.dry_run:
+        if not settings.model:
+            raise NegolabError("--model is required: its tokenizer says what a token is")
+        data = sft.read(settings)
+        for line in [*data.lines(), f"{sft.steps_of(settings, len(data.train)):,} steps of {settings.batch} samples."]:
+            print(line)
+        return 0
+    if not args.out:
+        raise NegolabError("--out is required: the run folder")
+    print(summary(sft.tune(settings, args.out, say=_say)))
+    return 0
+
+
+def _say(line: str) -> None:
+    # As it stands: the table of the data has columns.
+    import sys
+    from contextlib import suppress
+
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def summary(found: "Tuned") -> str:
+    """Where a run lies, and what it did."""
+    lines = [f"{found.steps} steps; {found.folder}"]
+    if found.steps_now:
+        lines.append(
+            f"loss {found.first_loss:.4f} in the first tenth of {found.steps_now} steps, {found.last_loss:.4f} in the "
+            f"last; {found.seconds / found.steps_now:.2f} seconds a step"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,391 @@
+"""Episodes as samples of supervised fine-tuning: tokens, and which of them the seat said itself.
+
+A sample holds exactly what the model will read and is to write when it plays: the tokens of its prompts come from the
+same place as a player's (``policies.chat_template.Conversations``), a reply's are the text's, and then the token that
+the chat template ends a turn with. While the next prompt begins with all that, the sample goes on; where the template
+rewrites earlier turns, each reply is a sample of its own. Only the seat's own replies count in the loss.
+
+2604.16472 (figures 13 and 14) cuts every conversation into one sample for each reply (``samples: turn``); a merged
+sample trains the same tokens behind the same context, at a fraction of the cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from negolab.catalog import find_data, load_catalog
+from negolab.conversations import Conversation, conversations
+from negolab.environment.base import SELLER
+from negolab.episodes import Episode
+from negolab.errors import DamagedRun, NegolabError
+from negolab.games import game_of
+from negolab.policies.base import Policy
+from negolab.policies.chat_template import ChatFormat, Conversations
+from negolab.policies.registry import make_bilateral, make_buyers, make_seller
+from negolab.prompts import MarketPrompts
+from negolab.report import columns
+from negolab.rollout import play
+from negolab.scenario import Regime, Schedule
+from negolab.seeds import generator
+from negolab.store import Run
+from negolab.trainer.sft_settings import SftSettings
+
+_PIECE = 512
+"""Scripted episodes in memory at once."""
+
+
+class Kind(NamedTuple):
+    """What samples are counted and mixed by."""
+
+    game: str
+    seat: str
+    """``seller`` or ``buyer``."""
+    buyers: int
+    """N."""
+    messages: int
+    """T, or the bilateral game's number of turns."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One sequence. Both arrays have one entry per token."""
+
+    ids: np.ndarray
+    """Token ids, int32."""
+    own: np.ndarray
+    """Whether the seat said the token itself (bool): these are learnt. The first one never is."""
+    kind: Kind
+    codename: str
+    """The product's."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(slots=True)
+class SftData:
+    """Everything that is learnt from, and what became of the rest."""
+
+    train: list[Sample] = field(default_factory=list)
+    held_out: list[Sample] = field(default_factory=list)
+    conversations: Counter[Kind] = field(default_factory=Counter)
+    """Those that were kept, by kind."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Conversations that were not kept, by the reason."""
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    """Plain data for the manifest: where the episodes come from."""
+
+    @property
+    def sha256(self) -> str:
+        """Of all tokens and what is learnt of them, in order."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.held_out):
+            for sample in part:
+                digest.update(len(sample).to_bytes(4, "little") + sample.ids.tobytes() + sample.own.tobytes())
+            digest.update(b"end")
+        return digest.hexdigest()
+
+    def lines(self) -> list[str]:
+        """For people, printed before training."""
+        kept, left = sum(self.conversations.values()), sum(self.left_out.values())
+        reasons = ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
+        tokens, own = sum(map(len, self.train)), sum(int(sample.own.sum()) for sample in self.train)
+        head = f"{kept} of {kept + left} conversations are kept" + (f" (left out: {reasons})." if left else ".")
+        rows = [["game", "seat", "N", "T", "conversations", "samples", "tokens", "learnt", "longest"]]
+        groups: dict[Kind, list[Sample]] = {}
+        for sample in [*self.train, *self.held_out]:
+            groups.setdefault(sample.kind, []).append(sample)
+        for kind, samples in sorted(groups.items()):
+            sizes = [
+                len(samples),
+                sum(map(len, samples)),
+                sum(int(s.own.sum()) for s in samples),
+                *[max(map(len, samples))],
+            ]
+            counts = [self.conversations[kind], *sizes]
+            rows.append([kind.game, kind.seat, str(kind.buyers), str(kind.messages), *[f"{n:,}" for n in counts]])
+        share = own / tokens if tokens else 0.0
+        foot = f"Trained on: {len(self.train):,} samples, {tokens:,} tokens, {own:,} of them learnt ({share:.1%})"
+        foot += f"; {len(self.held_out):,} samples are held out." if self.held_out else "."
+        return [head, *columns(rows).splitlines(), foot]
+
+    def manifest(self) -> dict[str, Any]:
+        """Plain data for a manifest."""
+        kinds = [{**kind._asdict(), "conversations": n} for kind, n in sorted(self.conversations.items())]
+        return {
+            "sources": self.sources,
+            "kinds": kinds,
+            "left_out": dict(sorted(self.left_out.items())),
+            "samples": len(self.train),
+            "held_out": len(self.held_out),
+            "samples_sha256": self.sha256,
+        }
+
+
+# -- where episodes come from ------------------------------------------------------------------------------------------
+
+
+class Source(NamedTuple):
+    """Episodes of one origin, and what a manifest says of it."""
+
+    episodes: Iterable[Episode]
+    facts: dict[str, Any]
+
+
+def sources_of(settings: SftSettings) -> list[Source]:
+    """Where the episodes come from: run folders, then scripted games. Nothing is played or read through yet.
+
+    Raises ``NegolabError`` for a folder that is no run, a player or split that does not exist, and where there is
+    nothing to learn from.
+    """
+    found = [_recorded(folder) for folder in settings.runs]
+    regimes = settings.weighted_regimes()
+    if regimes:
+        catalog = load_catalog(find_data(settings.data))
+        products = catalog.split(settings.split)
+        for (regime, _), n in zip(regimes, divided(settings.scripted, [w for _, w in regimes]), strict=True):
+            if n == 0:
+                raise NegolabError(
+                    f"scripted {settings.scripted} leaves no episode for the regime {regime.name}: give more, or it "
+                    "more weight"
+                )
+            rounds = -(-n // len(products)) if products else 1
+            schedule = Schedule(regime, products, seed=settings.seed, per_product=rounds)
+            seller, buyers = _players(settings, regime, schedule)
+            facts = {
+                "regime": regime.to_json(),
+                "episodes": n,
+                "players": {"seller": seller.describe(), "buyers": {k: b.describe() for k, b in buyers.items()}},
+                "data": {"name": catalog.name, "sha256": catalog.data_sha256, "fingerprint": catalog.fingerprint},
+            }
+            found.append(Source(_scripted(schedule, n, seller, buyers), facts))
+    if not found:
+        raise NegolabError("nothing to learn from: give run folders (--episodes), or a --teacher for scripted games")
+    return found
+
+
+def _recorded(folder: str) -> Source:
+    run = Run(folder)
+    facts = {"run": run.manifest["manifest_sha256"], "episodes": run.n}
+
+    return Source(run.episodes(complete=True), facts)
+
+
+def divided(n: int, weights: Sequence[float]) -> list[int]:
+    """``n`` in whole parts that are to each other as ``weights``, by largest remainders."""
+    exact = [n * weight / sum(weights) for weight in weights]
+    parts = [int(share) for share in exact]
+    for at in sorted(range(len(parts)), key=lambda at: parts[at] - exact[at])[: n - sum(parts)]:
+        parts[at] += 1
+    return parts
+
+
+def _players(settings: SftSettings, regime: Regime, schedule: Schedule) -> tuple[Policy, dict[str, Policy]]:
+    if regime.game == "bilateral":
+        (kind,) = regime.buyer_types
+        seller, buyers = (
+            make_bilateral("seller", "persona"),
+            {kind: make_bilateral("buyer", settings.bilateral_teacher)},
+        )
+    else:
+        seller, buyers = make_seller(settings.teacher, schedule), make_buyers(regime.buyer_types)
+    if settings.words == "pocket":
+        from negolab.pocket.words import InWords
+
+        return InWords(seller), {kind: InWords(buyer) for kind, buyer in buyers.items()}
+    return seller, buyers
+
+
+def _scripted(schedule: Schedule, n: int, seller: Policy, buyers: Mapping[str, Policy]) -> Iterator[Episode]:
+    """The first ``n`` markets, product by product in a seeded order, round by round; in that order."""
+    order = generator(schedule.seed, "sft products").permutation(len(schedule.products)).tolist()
+    places = [product * schedule.per_product + turn for turn in range(schedule.per_product) for product in order][:n]
+    for start in range(0, n, _PIECE):
+        wanted = places[start : start + _PIECE]
+        played = {e.scenario.episode: e for e in play((schedule[at] for at in wanted), seller, buyers)}
+        yield from (played[at] for at in wanted)
+
+
+# -- conversations, chosen and as tokens -------------------------------------------------------------------------------
+
+
+def build(settings: SftSettings, chat: ChatFormat, context: int) -> SftData:
+    """Everything that is learnt from. ``context``: most tokens of a sample that the model can take.
+
+    Raises ``NegolabError`` for a chat template that cannot be learnt with, and where nothing is left to learn from;
+    ``DamagedRun`` for a run that is not finished or cannot be trusted.
+    """
+    check_template(chat)
+    limit = min(context, settings.max_length or context)
+    made = SftData()
+    prompts = MarketPrompts()
+    for source in sources_of(settings):
+        made.sources.append(source.facts)
+        for episode in source.episodes:
+            for conversation in _chosen(settings, episode, prompts):
+                samples = _kept(settings, episode, conversation, chat, limit)
+                if isinstance(samples, str):
+                    made.left_out[samples] += 1
+                    continue
+                made.conversations[samples[0].kind] += 1
+                made.train += samples
+    _hold_out(made, settings)
+    if not made.train:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in made.left_out.most_common()) or "no conversation was found"
+        raise NegolabError(f"nothing is left to learn from: {reasons}")
+    return made
+
+
+def check_template(chat: ChatFormat) -> None:
+    """Raise ``NegolabError`` for a chat template whose replies cannot be learnt."""
+    if chat.end is None:
+        raise NegolabError("the chat template writes no token behind a reply, so nothing would teach the model to stop")
+    if chat.opened:
+        raise NegolabError(
+            "the chat template opens a thinking block before every reply, and episodes hold none to learn from; "
+            "set thinking: false if the model knows it, or give another model"
+        )
+
+
+def _chosen(settings: SftSettings, episode: Episode, prompts: MarketPrompts) -> Iterator[Conversation]:
+    """The conversations of the seats that are learnt."""
+    try:
+        found = conversations(episode, prompts)
+    except ValueError as error:
+        raise DamagedRun(f"{error}; see `negolab verify`") from None
+    learner, seats = game_of(episode.scenario).learner, settings.seats
+    for seat, conversation in found.items():
+        wanted = {
+            "learner": seat == learner,
+            "seller": seat == SELLER,
+            "buyers": seat != SELLER,
+            "all": True,
+        }.get(seats, seats == f"buyer-{seat}")
+        if wanted:
+            yield conversation
+
+
+def _kept(
+    settings: SftSettings, episode: Episode, conversation: Conversation, chat: ChatFormat, limit: int
+) -> list[Sample] | str:
+    """The samples of a conversation, or why it is left out."""
+    seat, outcome = conversation.seat, episode.outcome
+    if settings.outcomes and outcome.kind not in settings.outcomes:
+        return f"ended in {outcome.kind}"
+    if settings.min_reward is not None and episode.reward < settings.min_reward:
+        return f"with a reward below {settings.min_reward:g}"
+    broke = [at for at, turn in enumerate(episode.turns) if turn.seat == seat and _broke(episode, at)]
+    if broke and not settings.violations:
+        return "broke a rule"
+    learnt = [not episode.turns[at].fallback and episode.turns[at].text.strip() != "" for at in conversation.positions]
+    scenario = episode.scenario
+    role = "seller" if seat == SELLER else "buyer"
+    kind = Kind(scenario.game, role, scenario.n_buyers, scenario.message_budget)
+    codename = scenario.product.listing.codename
+    found = samples_of(conversation, chat, learnt, kind, codename, merge=settings.samples == "auto")
+    if isinstance(found, str):
+        return found
+    if any(len(sample) > limit for sample in found):
+        return f"longer than {limit:,} tokens"
+    return found or "without a reply of its own"
+
+
+def _broke(episode: Episode, at: int) -> bool:
+    turn = episode.turns[at]
+    return turn.violation is not None or turn.fallback or bool(episode.notes.get(at, {}).get("refused"))
+
+
+def samples_of(
+    conversation: Conversation,
+    chat: ChatFormat,
+    learnt: Sequence[bool],
+    kind: Kind,
+    codename: str,
+    *,
+    merge: bool = True,
+) -> list[Sample] | str:
+    """A conversation as samples, or why it cannot be one. ``learnt``: by reply, whether it counts in the loss.
+
+    ``merge=False``: a sample for every reply that counts, behind all that was said before.
+    """
+    held, key = Conversations(chat), (0, conversation.seat)
+    samples: list[tuple[list[int], list[bool]]] = []
+    replies = iter(learnt)
+    for at, message in enumerate(conversation.messages):
+        if message["role"] != "assistant":
+            continue
+        prompt = held.prompt_ids(key, conversation.messages[:at])
+        text = chat.safe(message["content"])
+        ids = chat.encode(text)
+        if chat.decode(ids) != text:
+            return "in words that the tokenizer cannot write"
+        assert chat.end is not None
+        ids.append(chat.end)
+        held.said(key, message["content"], ids)
+        counts = next(replies)
+        ids_so_far, own = samples[-1] if samples and merge else ([], [])
+        if not ids_so_far or prompt[: len(ids_so_far)] != ids_so_far:
+            ids_so_far, own = [], []
+            samples.append((ids_so_far, own))
+        new = [*prompt[len(ids_so_far) :], *ids]
+        own += [False] * (len(new) - len(ids)) + [counts] * len(ids)
+        ids_so_far += new
+    return [
+        Sample(np.asarray(ids, dtype=np.int32), np.asarray(own, dtype=bool), kind, codename)
+        for ids, own in samples
+        if any(own)
+    ]
+
+
+def _hold_out(made: SftData, settings: SftSettings) -> None:
+    """Move the conversations of some products to those that are only measured."""
+    if not settings.held_out or not made.train:
+        return
+    names = sorted({sample.codename for sample in made.train})
+    n = max(1, round(settings.held_out * len(names)))
+    if n >= len(names):
+        raise NegolabError(f"held_out {settings.held_out:g}: the conversations are about {len(names)} product only")
+    order = generator(settings.seed, "sft held out").permutation(len(names))
+    chosen = {names[int(at)] for at in order[:n]}
+    made.held_out = [sample for sample in made.train if sample.codename in chosen]
+    made.train = [sample for sample in made.train if sample.codename not in chosen]
+
+
+# -- the order in which they are learnt --------------------------------------------------------------------------------
+
+
+def order_of(samples: Sequence[Sample], batch: int, steps: int, seed: int) -> list[int]:
+    """Places in ``samples`` for all steps, ``batch`` for each; a function of its arguments alone.
+
+    Every epoch is a new order in which each kind is spread evenly: a batch holds the kinds in about the proportion that
+    all samples have, from the first one on. Within a batch the short ones come first, so that less is padded. Samples
+    that do not fill a batch are left out of their epoch. Raises ``NegolabError`` where they do not fill one.
+    """
+    n = len(samples)
+    if batch > n:
+        raise NegolabError(f"batch is {batch}, but there are only {n} samples to learn from")
+    groups = [
+        list(places)
+        for _, places in groupby(
+            sorted(range(n), key=lambda at: (samples[at].kind, at)), key=lambda at: samples[at].kind
+        )
+    ]
+    order: list[int] = []
+    for epoch in range(-(-steps // (n // batch))):
+        g = generator(seed, "sft order", epoch)
+        placed: list[tuple[float, int]] = []
+        for group in groups:
+            shift = float(g.random())
+            shuffled = [group[int(at)] for at in g.permutation(len(group))]
+            placed += [((at + shift) / len(group), place) for at, place in enumerate(shuffled)]
+        spread = [place for _, place in sorted(placed)]
+        for start in range(0, n // batch * batch, batch):
+            order += sorted(spread[start : start + batch], key=lambda at: (len(samples[at]), at))
+    return order[: steps * batch]

@@ -1,0 +1,227 @@
+"""TRL's ``SFTTrainer`` with ready-made samples: the loss, optimiser, accelerate and checkpoints stay TRL's.
+
+TRL would tokenise conversations anew and find the assistant's tokens through marks that few chat templates have; it is
+given token ids and labels instead (``labels`` are used as they are, -100 counts nothing). Nothing is packed or cut, and
+the batches are ours: in the order of ``sft_data.order_of``, the same after a resumption.
+
+This module imports TRL when it is imported: import it inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import SFTConfig, SFTTrainer
+
+from negolab.policies.hf_model import quiet
+from negolab.trainer import checkpoints
+from negolab.trainer.sft_data import Sample
+from negolab.trainer.sft_settings import SftSettings
+
+# Its name until transformers renamed it.
+_CHECKPOINTING = "activation_checkpointing"
+if not hasattr(SFTConfig, _CHECKPOINTING):
+    _CHECKPOINTING = "gradient_checkpointing"
+
+IGNORED = -100
+"""The label of a token that does not count in the loss."""
+
+Finished = Callable[[int, dict[str, float]], dict[str, float]]
+"""Told a step and the trainer's numbers of it, gives what trackers get."""
+
+
+def config_of(settings: SftSettings, folder: Path, steps: int) -> SFTConfig:
+    """The settings as TRL takes them. ``folder`` is the run's."""
+    gpu = torch.cuda.is_available()
+    schedule = settings.schedule
+    if schedule == "constant" and settings.warmup_steps:
+        schedule = "constant_with_warmup"
+    return SFTConfig(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=settings.micro_batch,
+        gradient_accumulation_steps=1,  # set below, once the number of processes is known
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=schedule,
+        warmup_steps=settings.warmup_steps,
+        optim="adamw_torch",
+        adam_beta1=settings.adam_betas[0],
+        adam_beta2=settings.adam_betas[1],
+        adam_epsilon=settings.adam_eps,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        loss_type="nll",
+        router_aux_loss_coef=0.0,  # the loss is of what was said, and nothing else
+        max_length=None,
+        packing=False,
+        padding_free=False,
+        shuffle_dataset=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        **{_CHECKPOINTING: settings.gradient_checkpointing},
+        use_cpu=not gpu,
+        bf16=gpu and settings.dtype != "float32",
+        seed=settings.seed % 2**32,
+        report_to=list(settings.report_to) or "none",
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        eval_strategy="no",
+        disable_tqdm=True,
+        log_level="error",
+        dataloader_pin_memory=False,
+    )
+
+
+def dataset_of(samples: Sequence[Sample]) -> Dataset:
+    """Token ids and labels as TRL takes them."""
+    labels = [np.where(sample.own, sample.ids, IGNORED) for sample in samples]
+    return Dataset.from_dict({"input_ids": [sample.ids for sample in samples], "labels": labels})
+
+
+class SampleTrainer(SFTTrainer):
+    """See the module. ``finished`` is told of every step before its checkpoint."""
+
+    _tag_names = ("trl", "negolab")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: SftSettings,
+        folder: Path,
+        samples: Sequence[Sample],
+        order: Sequence[int],
+        finished: Finished = lambda step, numbers: numbers,
+    ) -> None:
+        """``model``: of transformers or peft, in memory; ``folder``: the run's, for checkpoints; ``order``: places in
+        ``samples``, ``settings.batch`` for each step. Raises ``ValueError`` where processes do not share a batch."""
+        args = config_of(settings, folder, len(order) // settings.batch)
+        shares, left = divmod(settings.batch, settings.micro_batch * args.world_size)
+        if left or not shares:
+            raise ValueError(
+                f"batch {settings.batch} is not a multiple of micro_batch {settings.micro_batch} times the "
+                f"{args.world_size} processes"
+            )
+        args.gradient_accumulation_steps = shares
+        before = _router_settings(model)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=dataset_of(samples),
+            processing_class=tokenizer,
+            callbacks=[_Boundaries(self)],
+        )
+        for name, value in before.items():  # what the model's files say stays as it was
+            setattr(model.config.get_text_config(), name, value)
+        self.remove_callback(PrinterCallback)
+        # TRL's loss takes the number of items of the whole step itself, whatever the model's own loss takes.
+        self.model_accepts_loss_kwargs = True
+        self.settings = settings
+        self.updating = False
+        """A step is under way: the weights belong to none."""
+        self.stop = False
+        """End after the step under way, with a checkpoint."""
+        self._folder, self._finished, self._order = folder, finished, list(order)
+        self._saving: Path | None = None
+
+    @property
+    def steps_done(self) -> int:
+        """Whole steps behind the weights."""
+        return int(self.state.global_step)
+
+    def _send_telemetry(self) -> None:
+        """TRL tells its makers of every trainer; nobody here was asked."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """The whole run's order: a resumption skips what was done."""
+        return self._order
+
+    def training_step(self, *args: Any, **options: Any) -> torch.Tensor:
+        """One micro-batch forward and backward. Returns its share of the step's loss."""
+        self.updating = True
+        return super().training_step(*args, **options)
+
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Sample]) -> tuple[float, float]:
+        """Mean loss and share of first choices over all learnt tokens of ``samples``, with the weights as they are."""
+        was = self.model.training
+        self.model.eval()
+        rows = dataset_of(sorted(samples, key=len))
+        sums = torch.zeros(3, dtype=torch.float64)
+        for start in range(0, len(rows), self.settings.micro_batch):
+            batch = self.data_collator(
+                [rows[at] for at in range(start, min(start + self.settings.micro_batch, len(rows)))]
+            )
+            batch = self._prepare_inputs(batch)
+            with self.compute_loss_context_manager():
+                found = self.model(**batch, use_cache=False, fused_lm_head=True)
+            parts = (-found.log_probs.double().sum(), found.is_top1.sum(), found.label_mask.sum())
+            sums += torch.stack([part.double().cpu() for part in parts])
+        self.model.train(was)
+        return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+
+    # -- logging and checkpoints -------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Called after every optimiser step, and with a summary at the end, which is not wanted."""
+        found = self._metrics["train"]
+        accuracy = found.get("mean_token_accuracy", [])
+        kept = ("loss", "grad_norm", "learning_rate")
+        numbers: dict[str, float] = {name: float(logs[name]) for name in kept if name in logs}
+        numbers["accuracy"] = sum(accuracy) / len(accuracy) if accuracy else 0.0
+        found.clear()
+        if "grad_norm" not in logs:
+            return
+        made = self._finished(self.steps_done - 1, numbers)
+        self.updating = False
+        Trainer.log(self, dict(made))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        main, wait = self.accelerator.is_main_process, self.accelerator.wait_for_everyone
+        with checkpoints.saving(self._folder, self.steps_done, main=main, wait=wait) as place:
+            self._saving = place
+            try:
+                with quiet():
+                    Trainer._save_checkpoint(self, model, trial)
+            finally:
+                self._saving = None
+        if main:
+            checkpoints.prune(self._folder, self.settings.keep_checkpoints)
+
+    def save_now(self) -> None:
+        """A checkpoint of the weights as they are. Only between steps."""
+        if self.updating:
+            raise ValueError("a step is under way: the weights belong to none")
+        self._save_checkpoint(self.model_wrapped, None)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._saving or self._folder)
+
+
+class _Boundaries(TrainerCallback):
+    """Saves after the steps that want it, and stops there when told to."""
+
+    def __init__(self, trainer: SampleTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
+        """After an optimiser step."""
+        done, stop = state.global_step, self._trainer.stop
+        control.should_training_stop |= stop
+        control.should_save = done % self._trainer.settings.save_every == 0 or done == args.max_steps or stop
+        return control
+
+
+def _router_settings(model: Any) -> dict[str, Any]:
+    """What TRL changes in the configuration of a mixture of experts."""
+    config = model.config.get_text_config()
+    names = ("output_router_logits", "router_aux_loss_coef")
+    return {name: getattr(config, name) for name in names if hasattr(config, name)}
