@@ -51,12 +51,14 @@ class Table:
     """Which products the project's own rows were measured on; a column of the CSV file."""
     markdown: str = ""
     """The body, where it is not the plain rendering of ``frame``."""
+    arxiv: str = paper.ARXIV
+    """The paper whose rows are marked as such."""
 
     def csv(self) -> str:
         """Full precision, ``n/a`` for what does not exist."""
         frame = self.frame.copy()
         ours = frame["source"] != paper.PAPER if "source" in frame.columns else pd.Series(True, index=frame.index)
-        frame["data"] = [self.data if mine else f"arXiv {paper.ARXIV}" for mine in ours]
+        frame["data"] = [self.data if mine else f"arXiv {self.arxiv}" for mine in ours]
         for count in [c for c in frame.columns if c == "n" or str(c).endswith("_n")]:
             frame[count] = frame[count].astype("Int64")  # a missing count must not make the others decimals
         return frame.to_csv(index=False, na_rep="n/a", lineterminator="\n")

@@ -62,10 +62,13 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "products": Whole(0, 1_000_000),
     "seed": Whole(0, MAX_SEED),
     "seeds": Whole(1, 1000),
+    "runs": Text("training runs' folders separated by commas, or 'committed'", "empty: a smoke run is made"),
+    "episode": Whole(0, 1_000_000),
     "out": Text("a folder", "empty: a new one below runs/"),
 }
 """Every parameter that a notebook may have. ``products = 0`` means all of the split; language models play the first
-``model_products`` of them under the first seed (0: all of them); ``seeds`` are counted from ``seed``."""
+``model_products`` of them under the first seed (0: all of them); ``seeds`` are counted from ``seed``; ``episode`` is the
+number of the held-out market whose transcripts are read."""
 
 
 def check(values: Mapping[str, Any]) -> None:

