@@ -83,9 +83,9 @@ def test_the_seller_says_the_same_to_the_same_words():
 
 def test_rewards_differ_within_groups_for_a_buyer_that_varies():
     made = task(groups=16)
-    played = sorted(made.play(made.markets(0), BilateralBuyer("conceder")), key=lambda e: e.scenario.episode)
+    played = sorted(made.play(made.markets(0), BilateralBuyer("naive")), key=lambda e: e.scenario.episode)
     spreads = [len({made.reward(e) for e in played[at : at + 4]}) for at in range(0, len(played), 4)]
-    assert sum(spread > 1 for spread in spreads) >= 12
+    assert sum(spread > 1 for spread in spreads) >= 14  # the others cannot reach the seller's least
     summary = Summary(made.metrics)
     for episode in played:
         summary.add(episode)
