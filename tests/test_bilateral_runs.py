@@ -363,3 +363,56 @@ def test_each_game_has_its_metrics():
     assert metrics_of("market") is METRICS and metrics_of("bilateral") is BILATERAL_METRICS
     with pytest.raises(KeyError):
         metrics_of("chess")
+
+
+# -- the paper's numbers beside ours ----------------------------------------------------------------------------------
+
+
+def test_the_papers_row_and_its_identity():
+    from negolab.papers import bilateral
+
+    row = bilateral.published()
+    assert row.metrics["reward"].mean == 0.7664 and row.metrics["first_offer_ratio"].mean is None
+    assert bilateral.implied_violations(row) == pytest.approx(0.9199 * 0.8385 - 0.7664) and row.source != bilateral.OURS
+    assert set(bilateral.METRIC_LABELS) <= set(BILATERAL_METRICS)
+
+
+def test_a_run_beside_the_paper(run):
+    from negolab.papers import bilateral
+
+    found = summarise(Run(run).episodes(), BILATERAL_METRICS)
+    rows = bilateral.side_by_side({"patient": found})
+    assert [row.source for row in rows] == [bilateral.PAPER, bilateral.OURS]
+    head, paper, ours = bilateral.table(rows)
+    assert head[2] == "Reward" and paper[2:4] == ["0.766", "0.920"] and paper[5] == "n/a"
+    assert ours[2] == f"{found['reward'].mean:.3f} ± {found['reward'].se:.3f}"
+    assert (
+        bilateral.implied_violations(
+            rows[0]._replace(metrics={**rows[0].metrics, "reward": found["aborted_rate"]._replace(mean=None)})
+        )
+        is None
+    )
+    from negolab.errors import NegolabError
+
+    with pytest.raises(NegolabError, match="not the bilateral game's"):
+        bilateral.side_by_side({"prober": {"reward": found["reward"]}})
+
+
+def test_the_gpu_profile_is_the_papers_setting():
+    from negolab.papers.bilateral import EPISODES, SETTING
+    from negolab.trainer.buyer_task import BuyerOptions
+    from negolab.trainer.settings import load_profile
+
+    settings = load_profile("gpu_buyer")
+    options = BuyerOptions.from_mapping(settings.task_options)
+    given = {
+        "turns": options.turns,
+        "budget_of_list_price": options.budget,
+        "learning_rate": settings.learning_rate,
+        "groups": settings.groups,
+        "group_size": settings.group_size,
+        "kl": 0.0,  # the loss has no such term
+        "buyer_temperature": settings.temperature,
+        "seller_temperature": options.seller.temperature,
+    }
+    assert given == dict(SETTING) and settings.eval_per_product * 128 == EPISODES and not options.reject
