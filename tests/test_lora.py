@@ -5,17 +5,16 @@ import json
 import pytest
 
 from negolab.errors import NegolabError
-from negolab.policies.adapters import load_adapter
+from negolab.policies.adapters import VERSIONS, check_versions, load_adapter
 from negolab.trainer.lora import (
     ATTENTION,
-    VERSIONS,
     LoraSettings,
     attach,
-    check_versions,
     planned,
     save,
     serving_problem,
 )
+from test_adapters import write_adapter
 from test_memory import QWEN3_30B, SMALL
 
 TINY_MOE = {
@@ -186,6 +185,9 @@ def test_an_adapter_of_another_generation_is_refused(tmp_path):
     (tmp_path / VERSIONS).write_text('{"transformers": "4.57.1", "peft": "0.17.0"}')
     with pytest.raises(NegolabError, match=r"trained with transformers 4.57.1; this is 5\."):
         check_versions(tmp_path)
+    shapes = {"model.layers.0.self_attn.q_proj": ([8, 64], [64, 8])}
+    with pytest.raises(NegolabError, match=r"trained with transformers 4.57.1; this is 5\."):
+        load_adapter(str(write_adapter(tmp_path, shapes)), SMALL, "small")
     (tmp_path / VERSIONS).write_text("{")
     with pytest.raises(NegolabError, match="cannot be read"):
         check_versions(tmp_path)

@@ -1,5 +1,6 @@
 """The learner's replies from vLLM (built for CPUs): they follow the trainer; a sampler that does not is found out."""
 
+import csv
 import math
 import os
 
@@ -225,3 +226,39 @@ def test_the_sampler_follows_a_model_that_is_trained_whole(folder):
             sampler.sync(3)
     finally:
         sampler.close()
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("adapter", [LoraSettings(rank=4, alpha=8), None])
+def test_a_training_run_with_replies_from_vllm(folder, tmp_path, monkeypatch, adapter):
+    """Two steps with a rate so high that a sampler left behind would be far off. The reward is one that a random model
+    gets more or less of; the buyers are the model before training where it is there."""
+    pytest.importorskip("trl")
+    from negolab.trainer.loop import train
+    from negolab.trainer.task import SellerTask
+
+    monkeypatch.setattr(SellerTask, "reward", lambda self, episode: episode.turns[-1].text.count("e") / 10)
+    settings = settings_for(
+        folder,
+        lora=adapter,
+        steps=2,
+        groups=2,
+        group_size=4,
+        sub_steps=2,
+        learning_rate=0.05 if adapter else 0.005,
+        max_tokens=24,
+        eval_every=0,
+        buyers={"*": {"model": f"vllm:{folder}", "max_tokens": 2}} if adapter else {},
+    )
+    told: list[str] = []
+    train(settings, tmp_path / "run", say=told.append, progress=False)
+    assert any("is played by the learner's engine" in line for line in told) == (adapter is not None)
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        steps = [{k: float(v) for k, v in row.items() if v != "n/a"} for row in csv.DictReader(file)]
+    assert len(steps) == 2
+    for row in steps:
+        assert row["trained_tokens"] > 8 and row["grad_norm"] > 0
+        assert row["mismatch_mean"] < 1e-4 and row["mismatch_max"] < 1e-2  # every sampled token, by both
+        assert 0 < row["probe_mean"] < 1e-4
+    # The second sub-step meets weights that the first one moved.
+    assert steps[0]["ratio_max"] > 1.01

@@ -6,6 +6,7 @@ holds is read from its files (configuration and the header of its safetensors fi
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import struct
@@ -19,6 +20,8 @@ from negolab.policies.memory import shape_of
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+VERSIONS = "versions.json"
+"""What wrote an adapter that was trained here. Not in peft's own file, whose keys other readers judge."""
 _INTO_HIDDEN = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj")
 """Modules whose input is the model's hidden state."""
 _EXPERTS = re.compile(r"\.experts?(\.|$)|\.mlp\.gate\.|block_sparse_moe|\.router\.")
@@ -49,6 +52,7 @@ def load_adapter(name: str, config: Mapping[str, Any], model: str) -> Adapter:
     """
     folder = _folder(name)
     where = f"the adapter {name}"
+    check_versions(folder)
     try:
         found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         kind, rank = found["peft_type"], found["r"]
@@ -78,6 +82,27 @@ def load_adapter(name: str, config: Mapping[str, Any], model: str) -> Adapter:
         experts = experts or (has_experts and bool(inner & set(targets)))
     base = str(found.get("base_model_name_or_path") or "")
     return Adapter(name, folder, rank, base, tuple(targets), experts, tuple(problems))
+
+
+def check_versions(folder: str | Path) -> None:
+    """Refuse an adapter that another generation of transformers wrote: its modules had other names (experts were
+    modules up to version 4). An adapter without ``VERSIONS`` is somebody else's and passes.
+
+    Raises ``NegolabError``.
+    """
+    try:
+        found = json.loads((Path(folder) / VERSIONS).read_text(encoding="utf-8"))
+        wrote = str(found["transformers"])
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NegolabError(f"the adapter {folder}: its {VERSIONS} cannot be read: {error}") from None
+    here = importlib.metadata.version("transformers")
+    if wrote.split(".")[0] != here.split(".")[0]:
+        raise NegolabError(
+            f"the adapter {folder} was trained with transformers {wrote}; this is {here}, where modules have other "
+            f"names: install transformers {wrote.split('.')[0]}, or train it anew"
+        )
 
 
 def _folder(name: str) -> Path:

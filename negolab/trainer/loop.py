@@ -154,6 +154,7 @@ class _Run:
         self.settings, self.folder, self.task = settings, folder, task
         self.model, self.tokenizer = model, tokenizer
         self.say, self.progress = say, progress
+        self.sampler = self._make_sampler()  # before the manifest: it may play opponents otherwise than they would
         self.manifest = self._manifest(adapter)
         probed = _PROBED if settings.sampler == "vllm" else ()
         columns = ("step", "episodes", "reward_se", *task.metrics, *_STATISTICS, *_NUMBERS, *probed)
@@ -165,7 +166,6 @@ class _Run:
         self.began = time.perf_counter()
         self.total = Trained(folder, settings.steps, dict.fromkeys(SECONDS, 0.0))
         self.bar: Any = None
-        self.sampler: Sampler
         self.trainer: RowTrainer
 
     def _manifest(self, adapter: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +192,6 @@ class _Run:
         from negolab.trainer.grpo import RowTrainer
 
         settings, folder = self.settings, self.folder
-        self.sampler = self._make_sampler()
         with closing(self.sampler):
             for line in self.task.check(self.sampler.policy()):
                 self.say(line)
@@ -324,11 +323,15 @@ class _Run:
     def _keep_model(self) -> None:
         """The trained model as a folder that players can be made of."""
         from negolab.policies.hf_model import quiet
+        from negolab.trainer import lora
 
         place, half = self.folder / MODEL, self.folder / (MODEL + ".saving")
         shutil.rmtree(half, ignore_errors=True)
         with quiet():
-            self.model.save_pretrained(half)
+            if self.settings.lora is not None:
+                lora.save(self.model, half)
+            else:
+                self.model.save_pretrained(half)
             self.tokenizer.save_pretrained(half)
         shutil.rmtree(place, ignore_errors=True)
         half.rename(place)

@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from negolab.errors import NegolabError
-from negolab.policies.adapters import CONFIG, WEIGHTS
+from negolab.policies.adapters import CONFIG, VERSIONS, WEIGHTS
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 DENSE = ("gate_proj", "up_proj", "down_proj")
 EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """Fused parameters of a layer's experts, as peft's ``target_parameters`` names them."""
-VERSIONS = "versions.json"
-"""Beside an adapter's files: what wrote it. Not inside peft's own file, which other readers hold against their keys."""
 _ROUTERS = ("gate", "router", "mlp.gate", "block_sparse_moe.gate", "shared_expert_gate")
 
 
@@ -352,24 +350,3 @@ def is_sharded(parameter: Any) -> bool:
 def versions() -> dict[str, str]:
     """Versions that decide how an adapter's files are to be read."""
     return {name: importlib.metadata.version(name) for name in ("transformers", "peft")}
-
-
-def check_versions(folder: str | Path) -> None:
-    """Refuse an adapter that another generation of transformers wrote: its modules had other names (experts were
-    modules up to version 4). An adapter without ``VERSIONS`` is somebody else's and passes.
-
-    Raises ``NegolabError``.
-    """
-    try:
-        found = json.loads((Path(folder) / VERSIONS).read_text(encoding="utf-8"))
-        wrote = str(found["transformers"])
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NegolabError(f"the adapter {folder}: its {VERSIONS} cannot be read: {error}") from None
-    here = importlib.metadata.version("transformers")
-    if wrote.split(".")[0] != here.split(".")[0]:
-        raise NegolabError(
-            f"the adapter {folder} was trained with transformers {wrote}; this is {here}, where modules have other "
-            f"names: install transformers {wrote.split('.')[0]}, or train it anew"
-        )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,19 @@ class LearnerEngine(VllmEngine):
 
     def describe(self) -> dict[str, Any]:
         """See ``TextEngine``; the learner's adapter is no file that could be named."""
+        with self._without_learner():
+            return super().describe()
+
+    def check(self, conversations: Sequence[Sequence[Message]], max_tokens: int) -> list[str]:
+        """See ``TextEngine``; what the learner's adapter changes is told where it is made."""
+        with self._without_learner():
+            return super().check(conversations, max_tokens)
+
+    @contextmanager
+    def _without_learner(self) -> Iterator[None]:
         own = self._adapters.pop(LEARNER, None)
         try:
-            return super().describe()
+            yield
         finally:
             if own is not None:
                 self._adapters[LEARNER] = own
@@ -211,8 +222,7 @@ class VllmSampler:
         self._settings = settings
         mine = [found for spec in settings.opponents().values() if (found := sharing(settings, spec)) is not None]
         self.engine = LearnerEngine([self._spec, *mine], self._lora)
-        self._main = _rank() == 0
-        self._folder = _same_everywhere(folder)
+        self._folder = None if folder is None else Path(folder)
         self._step: int | None = None
         self._probe: Probe | None = None
         self.numbers: dict[str, float] = {}
@@ -264,24 +274,26 @@ class VllmSampler:
         return self.engine.score(self._probe.ids, self._spec.adapter)
 
     def _hand_over(self, step: int) -> None:
-        target = self._folder / f"step-{step:06d}"
+        if self._folder is None:
+            self._folder = _same_everywhere()
+        main, target = _rank() == 0, self._folder / f"step-{step:06d}"
         if self._lora is not None:
-            lora.save(self._model, target, write=self._main)
+            lora.save(self._model, target, write=main)
         else:
-            save_weights(self._model, target, write=self._main)
+            save_weights(self._model, target, write=main)
         _together()
         if self._lora is not None:
             self.engine.take_adapter(target, step)
         else:
             self.engine.take_weights(target, step)
         _together()
-        if self._main:  # every process has read it
+        if main:  # every process has read it
             shutil.rmtree(target, ignore_errors=True)
 
     def close(self) -> None:
         """See ``Sampler``."""
         self.engine.close()
-        if self._main:
+        if self._folder is not None and _rank() == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _changed(self, temperature: float | None, adapter: str) -> VllmSpec:
@@ -328,11 +340,11 @@ def _together() -> None:
         torch.distributed.barrier()
 
 
-def _same_everywhere(folder: str | Path | None) -> Path:
-    """A folder that all processes on this machine know; the first one's, where they are to make one."""
+def _same_everywhere() -> Path:
+    """A temporary folder of the first process, which all on this machine know."""
     import torch
 
-    made = [str(folder) if folder is not None else tempfile.mkdtemp(prefix="negolab-sampler-") if not _rank() else ""]
+    made = [tempfile.mkdtemp(prefix="negolab-sampler-") if _rank() == 0 else ""]
     if _several():
         torch.distributed.broadcast_object_list(made, src=0)
     return Path(made[0])
