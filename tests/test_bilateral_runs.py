@@ -178,6 +178,18 @@ def test_the_markets_command_knows_no_bilateral_option(option, tmp_path, capsys)
     assert code == 2 and f"{option[0]} goes with --game bilateral" in one_line(err)
 
 
+def test_commands_of_the_market_refuse_the_game_in_one_line(tmp_path, capsys):
+    (tmp_path / "script").write_text("quit\n", encoding="utf-8")
+    (tmp_path / "panel.yaml").write_text("run: {regime: bilateral}\nsellers: [{seller: prober}]\n", encoding="utf-8")
+    for given in (
+        ("play", "--regime", "bilateral", "--script", str(tmp_path / "script")),
+        ("evaluate", "--regime", "bilateral", "--seller", "prober", "--out", str(tmp_path / "out")),
+        ("evaluate", "--panel", str(tmp_path / "panel.yaml"), "--out", str(tmp_path / "out")),
+    ):
+        code, out, err = call(capsys, *given)
+        assert code == 2 and out == "" and "--game" in one_line(err) and not (tmp_path / "out").exists()
+
+
 def test_turns_and_budgets_are_knobs(tmp_path):
     from negolab.cli import main
 

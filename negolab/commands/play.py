@@ -77,6 +77,8 @@ def _schedule(args: argparse.Namespace) -> "Schedule":
     from negolab.scenario import Schedule, regime
 
     chosen = regime(args.regime, **market_knobs(args))
+    if chosen.game != "market":
+        raise NegolabError(f"people play the market; {chosen.name} is another game, see `negolab evaluate --game`")
     if args.seat == "buyer" and (args.slot or 1) > chosen.n_buyers:
         raise NegolabError(f"--slot {args.slot}: this market has buyers 1 to {chosen.n_buyers}")
     catalog = load_catalog(args.data)

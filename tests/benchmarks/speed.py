@@ -6,12 +6,13 @@ import time
 
 import pytest
 
+from negolab.bilateral import play_bilateral
 from negolab.catalog import load_catalog
 from negolab.episodes import Episode
 from negolab.evaluate import Settings, evaluate
 from negolab.policies.registry import make_buyers, make_seller
 from negolab.rollout import play
-from negolab.scenario import Schedule, regime
+from negolab.scenario import PERSONAS, Schedule, regime
 from negolab.store import Run
 from negolab.verify import verify
 
@@ -37,6 +38,23 @@ def test_scripted_episodes(benchmark, record, name, seller):
     episodes, turns, _ = benchmark.pedantic(run_once, (schedule, player, buyers), rounds=ROUNDS, warmup_rounds=1)
     best = benchmark.stats.stats.min
     record("negolab", f"{name}, {seller}, {turns / episodes:.1f} turns an episode", episodes / best, turns / best)
+
+
+@pytest.mark.parametrize("buyer", ["naive", "patient"])
+def test_bilateral_episodes(benchmark, record, buyer):
+    catalog = load_catalog("sample")
+
+    def games() -> tuple[int, int]:
+        episodes = turns = 0
+        for episode in play_bilateral(1200, buyer, "persona", data=catalog, personas=PERSONAS):
+            episodes += 1
+            turns += len(episode.turns)
+            episode.to_line()
+        return episodes, turns
+
+    episodes, turns = benchmark.pedantic(games, rounds=ROUNDS, warmup_rounds=1)
+    best = benchmark.stats.stats.min
+    record("negolab", f"bilateral, {buyer}, {turns / episodes:.1f} messages an episode", episodes / best, turns / best)
 
 
 def test_textarena(benchmark, record):
