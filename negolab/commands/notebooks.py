@@ -70,7 +70,7 @@ def run_notebooks(args: argparse.Namespace) -> int:
     selected = profiles.chosen(notebooks, args.only)
     given = profiles.assign(profiles.load_profile(args.profile), dict(args.extra), notebooks, selected)
     profiles.settle_paths(given)
-    selected, left_out = _able(selected, named=bool(args.only))
+    selected, left_out = _able(selected, given, named=bool(args.only))
     given = {notebook.name: given[notebook.name] for notebook in selected}
     named = args.out or next((mine["out"] for mine in given.values() if mine.get("out")), "")
     default = f"notebooks-{Path(args.profile).stem}-{profiles.identity(given)}"
@@ -100,14 +100,17 @@ def run_notebooks(args: argparse.Namespace) -> int:
     return 0 if all(result.ok for result in results) else 1
 
 
-def _able(selected: list["Notebook"], named: bool) -> tuple[list["Notebook"], list[str]]:
+def _able(
+    selected: list["Notebook"], given: dict[str, dict[str, Any]], named: bool
+) -> tuple[list["Notebook"], list[str]]:
     """The notebooks that can run here, and why others cannot. One asked for by name that cannot is an error."""
     from negolab.errors import NegolabError
 
-    lacking = [f"{b.name} needs {b.lacks}: pip install 'negolab[{b.extra}]'" for b in selected if b.lacks]
+    lacks = {book.name: book.lacks(given[book.name]) for book in selected}
+    lacking = [f"{b.name} needs {lacks[b.name]}: pip install 'negolab[{b.extra}]'" for b in selected if lacks[b.name]]
     if lacking and named:
         raise NegolabError(lacking[0])
-    return [book for book in selected if not book.lacks], lacking
+    return [book for book in selected if not lacks[book.name]], lacking
 
 
 def _data_line(data: str) -> str:

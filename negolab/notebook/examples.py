@@ -159,7 +159,7 @@ def outcome_line(episode: Episode) -> str:
     if outcome.kind == "deal" and outcome.buyer is not None and outcome.price is not None:
         what = f"deal at ${outcome.price / 100:,.2f} with Buyer {outcome.buyer} (rank {scenario.rank(outcome.buyer)})"
     elif outcome.kind == "violation":
-        what = f"the seller broke a rule ({outcome.reason})"
+        what = f"the {'seller' if outcome.seat == SELLER else 'buyer'} broke a rule ({outcome.reason})"
     elif outcome.kind == "aborted":
         what = f"aborted ({outcome.reason})"
     else:

@@ -11,6 +11,9 @@ from negolab.errors import NegolabError
 from negolab.policies.registry import SELLERS
 from negolab.scenario import MAX_SEED
 
+COMMITTED = "committed"
+"""The parameter ``runs``: the training runs that are kept beside the code."""
+
 
 class ParameterError(NegolabError):
     """A notebook parameter that cannot be used. Jupyter shows one line instead of a traceback."""
@@ -62,13 +65,13 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "products": Whole(0, 1_000_000),
     "seed": Whole(0, MAX_SEED),
     "seeds": Whole(1, 1000),
-    "runs": Text("training runs' folders separated by commas, or 'committed'", "empty: a smoke run is made"),
+    "runs": Text(f"training runs' folders separated by commas, or {COMMITTED!r}", "empty: a smoke run is made"),
     "episode": Whole(0, 1_000_000),
     "out": Text("a folder", "empty: a new one below runs/"),
 }
 """Every parameter that a notebook may have. ``products = 0`` means all of the split; language models play the first
-``model_products`` of them under the first seed (0: all of them); ``seeds`` are counted from ``seed``; ``episode`` is the
-number of the held-out market whose transcripts are read."""
+``model_products`` of them under the first seed (0: all of them); ``seeds`` are counted from ``seed``. ``episode`` is
+the number of the held-out market whose transcripts are read."""
 
 
 def check(values: Mapping[str, Any]) -> None:

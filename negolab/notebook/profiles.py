@@ -17,7 +17,7 @@ from typing import Any
 
 from negolab.catalog import AUTO, SAMPLE, find_data
 from negolab.errors import NegolabError
-from negolab.notebook.parameters import PARAMETERS, check
+from negolab.notebook.parameters import COMMITTED, PARAMETERS, check
 from negolab.paths import notebooks_dir
 from negolab.store import code_sha256
 
@@ -37,10 +37,14 @@ class Notebook:
     """The parameters cell as written."""
     extra: str = ""
     """Which of the package's extras it needs (``models``), by its metadata."""
+    unless: str = ""
+    """A parameter that does away with that need where it is not empty: finished runs instead of a new one."""
 
-    @property
-    def lacks(self) -> str:
-        """The first module of its extra that is not installed; empty when it can run."""
+    def lacks(self, given: Mapping[str, Any]) -> str:
+        """The first module of its extra that is not installed; empty when it can run with the parameters ``given``."""
+        instead = {**self.parameters, **given}.get(self.unless, "")
+        if instead and not (instead == COMMITTED and not committed_place().is_dir()):
+            return ""
         missing = [name for name in EXTRAS.get(self.extra, ()) if importlib.util.find_spec(name) is None]
         return missing[0] if missing else ""
 
@@ -50,6 +54,11 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "train": ("torch", "transformers", "trl", "peft", "accelerate", "datasets"),
 }
 """What an extra brings that notebooks need."""
+
+
+def committed_place() -> Path:
+    """Where the training runs lie that are kept beside the code; no folder where only the package is installed."""
+    return notebooks_dir().parent / "figures" / "laptop" / "training"
 
 
 # -- what there is --------------------------------------------------------------------------------------------------
@@ -105,8 +114,9 @@ def read_notebook(path: Path) -> Notebook:
     except (SyntaxError, ValueError) as error:
         raise NegolabError(f"{path}: the parameters cell must hold only lines such as seed = 0 ({error})") from None
     heading = next((c["source"] for c in cells if c["cell_type"] == "markdown"), "").split("\n")[0]
-    extra = str(metadata.get("negolab", {}).get("extra", ""))
-    return Notebook(path.stem, path, heading.lstrip("# "), parameters, tagged[0], extra)
+    needs = metadata.get("negolab", {})
+    extra, unless = str(needs.get("extra", "")), str(needs.get("unless", ""))
+    return Notebook(path.stem, path, heading.lstrip("# "), parameters, tagged[0], extra, unless)
 
 
 def chosen(notebooks: Sequence[Notebook], only: str) -> list[Notebook]:
@@ -228,6 +238,9 @@ def settle_paths(given: Mapping[str, Parameters]) -> None:
             mine["data"] = str(Path(data).expanduser().absolute())
             if not Path(mine["data"]).is_dir():
                 raise NegolabError(f"parameter data is {data!r}, which is no folder; allowed: {SAMPLE!r}, {AUTO!r} too")
+        if mine.get("runs", "").strip() not in ("", COMMITTED):
+            named = [part.strip() for part in mine["runs"].split(",") if part.strip()]
+            mine["runs"] = ",".join(str(Path(part).expanduser().absolute()) for part in named)
         if str(mine.get("split", "")).endswith(".json"):
             mine["split"] = str(Path(mine["split"]).expanduser().absolute())
 

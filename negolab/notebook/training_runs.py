@@ -1,8 +1,8 @@
 """Training runs as the notebooks on training read them: finished ones, committed ones, or a smoke run made here.
 
-A run's folder is what ``negolab train`` writes; of a committed run (``figures/laptop/training/NAME``) only the tables
-and the manifest are there, so that curves can be drawn without torch and without training. Several runs are seeds of one
-experiment: they may differ in nothing else.
+A run's folder is what ``negolab train`` writes. Of a committed run (``figures/laptop/training/NAME``) only the tables
+and the manifest are there, so that curves can be drawn without torch and without training. Several runs are seeds of
+one experiment: they may differ in nothing else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negolab.errors import NegolabError
-from negolab.notebook.parameters import ParameterError, check
+from negolab.notebook.parameters import COMMITTED, ParameterError, check
+from negolab.notebook.profiles import committed_place
 from negolab.notebook.study import data_name, output_folder, write_results
-from negolab.paths import notebooks_dir
 from negolab.store import code_sha256
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from negolab.notebook.frames import Table
 
-COMMITTED = "committed"
-"""The parameter ``runs``: the runs that are kept beside the code."""
 NEEDED = ("torch", "transformers", "trl", "accelerate", "datasets")
 _FORMAT = "negolab-training-1"
 _SMALL = 20_000_000
@@ -171,8 +169,7 @@ def begin_training(name: str, task: str, *, runs: str = "", out: str = "", **mor
 
 def committed(task: str) -> list[Path]:
     """The runs kept beside the code that train ``task``; none where only the package is installed."""
-    place = notebooks_dir().parent / "figures" / "laptop" / "training"
-    found = [path.parent for path in sorted(place.glob("*/manifest.json"))]
+    found = [path.parent for path in sorted(committed_place().glob("*/manifest.json"))]
     return [folder for folder in found if read_run(folder).task == task]
 
 
@@ -224,6 +221,11 @@ def _table(path: Path) -> pd.DataFrame:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise ParameterError(f"parameter runs: {path} cannot be read: {reason}") from None
     return frame.assign(**numbers)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """A frame's rows as plain mappings."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _same_experiment(runs: Sequence[TrainingRun]) -> list[str]:

@@ -53,9 +53,9 @@ DIP, MOVE = 0.10, 0.02
 """A fall of the deal rate that is a deadlock; a change of the first-turn offer ratio that counts."""
 
 SELLER_RULE = (
-    f"Phase 1 (cost floor) ends at the first step from which the moving mean of the below-cost rate stays under {FLOOR}. "
-    f"Phase 2 (concentrated closing) ends when the moving mean of the deal rate first reaches {CLOSING:.0%} of its "
-    "final level, the mean of the last tenth of the steps. Phase 3 (surplus and routing) is the rest."
+    "Phase 1 (cost floor) ends at the first step from which the moving mean of the below-cost rate stays under "
+    f"{FLOOR}. Phase 2 (concentrated closing) ends when the moving mean of the deal rate first reaches {CLOSING:.0%} "
+    "of its final level, the mean of the last tenth of the steps. Phase 3 (surplus and routing) is the rest."
 )
 BUYER_RULE = (
     f"There is a deadlock where the moving mean of the deal rate falls by {DIP:.2f} or more below its start. Phase 1 "
@@ -159,8 +159,7 @@ def seller_phases(below_cost: Sequence[float | None], deals: Sequence[float | No
     if learnt is None:
         notes.append(f"phases 2 and 3 are absent: the below-cost rate does not come to stay under {FLOOR}")
     elif reached is None:
-        found.append(Phase(2, second, learnt, steps))
-        notes.append(f"phase 3 is absent: at the end there is a deal in fewer than {FEW:.0%} of episodes")
+        notes.append(f"phases 2 and 3 are absent: at the end there is a deal in fewer than {FEW:.0%} of episodes")
     else:
         if reached > learnt:
             found.append(Phase(2, second, learnt, reached))

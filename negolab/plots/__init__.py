@@ -9,9 +9,11 @@ and a caption says which numbers are the paper's and which are ours. Error bars 
 from negolab.plots.market import catalog_distribution, episode_path, first_offers
 from negolab.plots.results import benchmark_bars, closing_ranks, skill_radar
 from negolab.plots.style import SavedFigure, save
+from negolab.plots.training import LABELS as TRAINING_LABELS
 from negolab.plots.training import training_curve, training_overview
 
 __all__ = [
+    "TRAINING_LABELS",
     "SavedFigure",
     "benchmark_bars",
     "catalog_distribution",

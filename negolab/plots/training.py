@@ -19,18 +19,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 
+from negolab.papers import bilateral
 from negolab.papers.tables import METRIC_LABELS
 from negolab.papers.training import Phase, same_share
 from negolab.plots.style import BLUE, DARK, MID, ORANGE, STYLE, VERMILLION, caption, column, no_data
 
-LABELS: Mapping[str, str] = {
-    **METRIC_LABELS,
-    "bargained_ratio": "Bargained Ratio",
-    "first_offer_ratio": "First-Turn Offer Ratio",
-    "overshoot_rate": "Price Overshoot Rate",
-}
+LABELS: Mapping[str, str] = {**bilateral.METRIC_LABELS, **METRIC_LABELS}
+"""Of both papers' metrics."""
 _WHOLE_RANGE = ("deal_rate", "top_buyer_rate", "violation_rate")
 """Drawn from 0 to 1 whatever the data; other rates from 0 to just above their largest value."""
 _TINTS = ("#DCE9F5", "#FBEBD9", "#DDF1E8", "#F1E4EF")
@@ -64,29 +61,30 @@ def training_curve(
     published: Sequence[tuple[float, float, float]] = (),
     phases: Sequence[Phase] = (),
     paper_phases: Sequence[Phase] = (),
+    also: str = "",
     title: str = "",
 ) -> Figure:
-    """One metric over training.
+    """One metric over training; ``also``: a second one of ours, as its moving mean only.
 
     ``curves``: ``metric, step, mean, se, moving, n, of`` (a row per step, ``of``: whether ``n`` counts episodes or
     seeds); ``held_out``: ``metric, step, mean, se, n, of``. ``marks``: ``metric, first_step, last_step, low, high`` in
     the paper's steps. ``published``: the paper's held-out results as (share of training, mean, standard error or NaN).
     ``phases`` are ours and shaded; where the ``paper_phases`` end, a dotted line stands.
     """
-    fig = Figure(figsize=(8.8, 4.3), layout="constrained")
+    fig = Figure(figsize=(9.6, 4.4), layout="constrained")
     ax = fig.add_subplot()
     fig.suptitle(title or LABELS.get(metric, metric), x=0.01, ha="left", fontsize=10.5)
     mine, tests = curves[curves["metric"] == metric], held_out[held_out["metric"] == metric]
     said = None if marks is None else marks[(marks["metric"] == metric) & marks["low"].notna()]
     keys = _phases(ax, phases, paper_phases, axis)
-    keys += _curve(ax, mine, axis)
+    keys += _curve(ax, mine, axis) + _also(ax, curves, also)
     keys += _held_out(ax, tests, axis)
     keys += _paper(ax, said, published, axis)
     if not np.isfinite(column(mine, "mean")).any() and not np.isfinite(column(tests, "mean")).any():
         ax.text(0.5, 0.5, "no data of ours", transform=ax.transAxes, ha="center", va="center", color=MID, fontsize=11)
     _frame(ax, metric, axis)
     if keys:
-        fig.legend(handles=keys, loc="outside right upper")
+        ax.legend(handles=keys, loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0)
     caption(fig, _caption(metric, mine, tests, axis, bool(keys)))
     return fig
 
@@ -107,7 +105,9 @@ def training_overview(
     columns = min(3, max(1, len(metrics)))
     lines = max(1, math.ceil(len(metrics) / columns))
     fig = Figure(figsize=(3.7 * columns, 1.6 + 2.5 * lines), layout="constrained")
-    fig.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    # The legend takes the place of a caption: automatic layout would draw one over the other.
+    note = f"below: our steps; above: the steps of {axis.paper} at the same share of training"
+    fig.suptitle(f"{title}\n{note}".strip(), x=0.01, ha="left", fontsize=10.5)
     keys: dict[str, Any] = {}
     for k, ax in enumerate(fig.subplots(lines, columns, squeeze=False).flat):
         if k >= len(metrics):
@@ -124,10 +124,9 @@ def training_overview(
         drawn += _paper(ax, said, (), axis)
         keys |= {str(key.get_label()): key for key in drawn}
         ax.set_title(LABELS.get(metric, metric), fontsize=8.5)
-        _frame(ax, metric, axis)
+        _frame(ax, metric, axis, labels=False)
     if keys:
-        fig.legend(handles=list(keys.values()), loc="outside lower right", ncols=3)
-    caption(fig, f"Below: our steps; above: the steps of arXiv {axis.arxiv} at the same share of training.")
+        fig.legend(handles=list(keys.values()), loc="outside lower left", ncols=3)
     return fig
 
 
@@ -163,6 +162,15 @@ def _curve(ax: Axes, mine: pd.DataFrame, axis: Axis) -> list[Any]:
         Line2D([], [], color=BLUE, lw=0.7, label=f"{axis.ours}: rollouts of each step"),
         Line2D([], [], color=BLUE, lw=1.8, label="moving mean of these"),
     ]
+
+
+def _also(ax: Axes, curves: pd.DataFrame, metric: str) -> list[Any]:
+    other = curves[curves["metric"] == metric]
+    if not np.isfinite(column(other, "moving")).any():
+        return []
+    look: dict[str, Any] = {"color": MID, "lw": 1.4, "ls": "--"}
+    ax.plot(column(other, "step"), column(other, "moving"), zorder=3, **look)
+    return [Line2D([], [], label=f"ours, {LABELS.get(metric, metric)}: moving mean", **look)]
 
 
 def _held_out(ax: Axes, tests: pd.DataFrame, axis: Axis) -> list[Any]:
@@ -204,15 +212,16 @@ def _paper(
     return keys
 
 
-def _frame(ax: Axes, metric: str, axis: Axis) -> None:
-    """Limits, grid and the two step axes."""
+def _frame(ax: Axes, metric: str, axis: Axis, labels: bool = True) -> None:
+    """Limits, grid and the two step axes; ``labels``: say which is which."""
     ax.set_xlim(-0.015 * axis.steps, 1.015 * axis.steps)
-    ax.set_xlabel(f"our step (of {axis.steps})")
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     ratio = axis.paper_steps / axis.steps
-    above = ax.secondary_xaxis("top", functions=(lambda x: x * ratio, lambda x: x / ratio))
-    above.set_xlabel(f"the paper's step (of {axis.paper_steps}) at the same share of training", fontsize=8)
-    above.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+    above = ax.secondary_xaxis("top", functions=(lambda x: np.asarray(x) * ratio, lambda x: np.asarray(x) / ratio))
+    if labels:
+        ax.set_xlabel(f"our step (of {axis.steps})")
+        above.set_xlabel(f"the paper's step (of {axis.paper_steps}) at the same share of training", fontsize=8)
+    above.xaxis.set_major_locator(MultipleLocator(12 if axis.paper_steps == 72 else 10))
     ax.grid(axis="y")
     low, high = ax.get_ylim()
     if metric.endswith("_rate"):
