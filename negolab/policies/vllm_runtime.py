@@ -157,7 +157,21 @@ def _options(spec: VllmSpec, revision: str, context: int, on_cpu: bool) -> dict[
         "disable_log_stats": False,  # the prefix cache's counters
         "use_tqdm_on_load": False,
         **(cpu if on_cpu else {}),
+        **_beside_others(),
     }
+
+
+def _beside_others() -> dict[str, Any]:
+    """Where processes train together, each has an engine of its own on its own GPU: vLLM is told to use what they have
+    set up between them and the GPU that the launcher chose, in place of the first one."""
+    torch = importlib.import_module("torch")
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
+        return {"distributed_executor_backend": "external_launcher"}
+    return {}
 
 
 def _room_for(adapters: Sequence[Adapter], on_cpu: bool) -> dict[str, Any]:

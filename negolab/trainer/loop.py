@@ -16,8 +16,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,11 @@ from negolab.catalog import find_data, load_catalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
 from negolab.policies.fingerprint import fingerprint
+from negolab.policies.spec import located
 from negolab.trainer import checkpoints, evaluation, records
 from negolab.trainer.advantages import advantages_of
 from negolab.trainer.batches import SubStep, sub_steps_of
+from negolab.trainer.processes import Processes, together
 from negolab.trainer.rows import RowStatistics, rows_of, statistics_of
 from negolab.trainer.settings import TrainSettings
 from negolab.trainer.task import SellerTask, Task, Weighted
@@ -93,12 +95,16 @@ def train(settings: TrainSettings, out: str | Path, *, say: Say | None = None, p
     folder, say = Path(out), say or (lambda line: None)
     if not settings.model:
         raise NegolabError("model names nothing to train; give a folder with a model, or a name on the hub")
+    settings = replace(settings, model=located(settings.model))
     _check_packages()
     records.check_place(folder)
+    processes = together(settings)
+    if not processes.main:
+        say, progress = (lambda line: None), False
     with closing(make_task(settings)) as task:
         model, tokenizer, adapter = _load(settings, say)
-        run = _Run(settings, folder, task, model, tokenizer, adapter, say, progress)
-        with records.locked(folder):
+        run = _Run(settings, folder, task, model, tokenizer, adapter, processes, say, progress)
+        with records.locked(folder) if processes.main else nullcontext():
             return run.play()
 
 
@@ -148,10 +154,11 @@ class _Run:
         model: Any,
         tokenizer: Any,
         adapter: dict[str, Any],
+        processes: Processes,
         say: Say,
         progress: bool | None,
     ) -> None:
-        self.settings, self.folder, self.task = settings, folder, task
+        self.settings, self.folder, self.task, self.processes = settings, folder, task, processes
         self.model, self.tokenizer = model, tokenizer
         self.say, self.progress = say, progress
         self.sampler = self._make_sampler()  # before the manifest: it may play opponents otherwise than they would
@@ -195,14 +202,14 @@ class _Run:
         with closing(self.sampler):
             for line in self.task.check(self.sampler.policy()):
                 self.say(line)
-            for line in records.open_manifest(folder, self.manifest):
+            for line in self.processes.from_main(lambda: list(records.open_manifest(folder, self.manifest))):
                 self.say(line)
             found = checkpoints.newest(folder)
             done, path = found or (0, None)
             if done >= settings.steps and self._finished_before():
                 self.say(f"{folder} is complete: {settings.steps} steps")
                 return self.total
-            self._cut(done)
+            self.processes.from_main(lambda: self._cut(done))
             self.trainer = RowTrainer(self.model, self.tokenizer, settings, folder, self._step, self._after)
             if done:
                 self.say(f"going on after step {done} of {settings.steps}")
@@ -262,7 +269,9 @@ class _Run:
             self._evaluate(step)
         started = time.perf_counter()
         self.sampler.sync(step)
-        episodes = sorted(task.play(task.markets(step), self.sampler.policy()), key=lambda e: e.scenario.episode)
+        mine = self.processes.groups(task.markets(step), settings.group_size)
+        played_here = list(task.play(mine, self.sampler.policy()))
+        episodes = sorted(self.processes.gathered(played_here), key=lambda e: e.scenario.episode)
         played = time.perf_counter()
         advantages = advantages_of(
             [task.reward(episode) for episode in episodes], settings.group_size, scale_by_std=settings.scale_by_std
@@ -284,19 +293,21 @@ class _Run:
         }
         parts = sub_steps_of(rows, advantages.values, settings.group_size, settings.sub_steps)
         self.seconds |= {"rollout": played - started, "rows": time.perf_counter() - played}
-        return parts
+        return [self.processes.rows(part) for part in parts]
 
     def _after(self, step: int, numbers: dict[str, float]) -> dict[str, float]:
         """The step is over: write it down."""
         from negolab.trainer.grpo import as_numbers
 
         row = {**self.row, **numbers}
-        self.metrics.append([row])
+        if self.processes.main:
+            self.metrics.append([row])
         seconds = self.seconds | {name: self.trainer.seconds[name] for name in ("loss", "optimiser")}
         seconds["save"] = self.trainer.seconds["save"]
         seconds["whole"] = time.perf_counter() - self.began
         kept = {name: round(value, 3) for name, value in seconds.items()}
-        self.timings.append([{"step": step, **kept, "sampled_tokens": self.row["trained_tokens"]}])
+        if self.processes.main:
+            self.timings.append([{"step": step, **kept, "sampled_tokens": self.row["trained_tokens"]}])
         for name, value in seconds.items():
             self.total.seconds[name] += value
         self.total.steps_now += 1
@@ -313,9 +324,12 @@ class _Run:
         started = time.perf_counter()
         self.sampler.sync(step)
         learner = self.sampler.policy(settings.eval_temperature)
-        self.evaluations.cut(step)
-        rows = evaluation.evaluate(self.task, learner, self.folder, step, self.manifest["manifest_sha256"])
-        self.evaluations.append(rows)
+        training, main = self.manifest["manifest_sha256"], self.processes.main
+        if main:
+            self.evaluations.cut(step)
+        rows = evaluation.evaluate(self.task, learner, self.folder, step, training, self.processes)
+        if main:
+            self.evaluations.append(rows)
         self.seconds["evaluation"] = time.perf_counter() - started
         if step == settings.steps:
             self.total.seconds["evaluation"] += self.seconds["evaluation"]
@@ -326,12 +340,15 @@ class _Run:
         from negolab.trainer import lora
 
         place, half = self.folder / MODEL, self.folder / (MODEL + ".saving")
-        shutil.rmtree(half, ignore_errors=True)
+        main = self.processes.main
         with quiet():
             if self.settings.lora is not None:
-                lora.save(self.model, half)
-            else:
+                lora.save(self.model, half, write=main)
+            elif main:
+                shutil.rmtree(half, ignore_errors=True)
                 self.model.save_pretrained(half)
+            if not main:
+                return
             self.tokenizer.save_pretrained(half)
         shutil.rmtree(place, ignore_errors=True)
         half.rename(place)
