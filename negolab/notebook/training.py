@@ -163,20 +163,23 @@ def phase_table(study: TrainingStudy, mean: Phases) -> pd.DataFrame:
 
 def phase_changes(study: TrainingStudy, found: pd.DataFrame, told: Phases) -> pd.DataFrame:
     """What each of our phases changed, metric by metric: the moving mean at its beginning and end, the difference, and
-    the paper's difference over its phase of that number where it states both ends (seller only)."""
+    the paper's difference over its phase of that number where it states both ends (seller only). Where no phase was
+    told it is the whole run."""
     marks = seller_marks() if study.task == "seller" else None
     rows: list[dict[str, Any]] = []
-    for phase in told.found:
+    whole = training.Phase(0, "the whole run", 0, study.steps)
+    for phase in told.found or (whole,):
         for metric in dict.fromkeys(found["metric"]):
             curve = found[found["metric"] == metric]["moving"].tolist()
             start, end = (curve[min(at, len(curve) - 1)] for at in (phase.first, phase.last))
             row = {"phase": phase.number, "name": phase.name, "metric": metric, "start": start, "end": end}
-            rows.append(row | {"change": end - start, "paper_change": _paper_change(marks, metric, phase.number)})
-    return numeric(rows, ["phase", "name", "metric", "start", "end", "change", "paper_change"])
+            row["change"] = end - start
+            rows.append(row if marks is None else row | {"paper_change": _paper_change(marks, metric, phase.number)})
+    return numeric(rows)
 
 
-def _paper_change(marks: pd.DataFrame | None, metric: str, number: int) -> float | None:
-    if marks is None:
+def _paper_change(marks: pd.DataFrame, metric: str, number: int) -> float | None:
+    if number == 0:
         return None
     theirs = training.phases_of(training.SELLER)[number - 1]
     stated = {row["first_step"]: float(row["low"]) for row in records(marks) if row["metric"] == metric}

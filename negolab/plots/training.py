@@ -85,7 +85,7 @@ def training_curve(
     _frame(ax, metric, axis)
     if keys:
         ax.legend(handles=keys, loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0)
-    caption(fig, _caption(metric, mine, tests, axis, bool(keys)))
+    caption(fig, _caption(mine, tests, axis, bool(published) or (said is not None and len(said) > 0)))
     return fig
 
 
@@ -178,9 +178,9 @@ def _held_out(ax: Axes, tests: pd.DataFrame, axis: Axis) -> list[Any]:
     if not np.isfinite(means).any():
         return []
     look: dict[str, Any] = {"color": ORANGE, "marker": "o", "ms": 5, "mec": DARK, "mew": 0.5}
-    errors = np.nan_to_num(column(tests, "se"))
-    ax.errorbar(column(tests, "step"), means, yerr=errors, ls="none", ecolor=DARK, elinewidth=1, capsize=2, zorder=6,
-                clip_on=False, **look)  # fmt: skip
+    steps, errors = column(tests, "step"), np.nan_to_num(column(tests, "se"))
+    ax.errorbar(steps, means, yerr=errors, fmt="none", ecolor=DARK, elinewidth=1, capsize=2, zorder=6)
+    ax.plot(steps, means, ls="none", zorder=6, clip_on=False, **look)  # a whole marker also at 0 and at 100 %
     return [Line2D([], [], ls="none", label=f"{axis.ours}: held-out products", **look)]
 
 
@@ -236,24 +236,23 @@ def _frame(ax: Axes, metric: str, axis: Axis, labels: bool = True) -> None:
         ax.axhline(0, color=MID, lw=0.8, zorder=1)
 
 
-def _caption(metric: str, mine: pd.DataFrame, tests: pd.DataFrame, axis: Axis, any_key: bool) -> str:
+def _caption(mine: pd.DataFrame, tests: pd.DataFrame, axis: Axis, published: bool) -> str:
+    """What lines, bands and points are, with their n, and where the paper's numbers are from."""
     parts = []
     if len(mine):
         seeds = int(mine["n"].max()) if mine["of"].iloc[0] == "seeds" else 1
         few = mine["n"].dropna()
         counted = f"{int(few.min())} to {int(few.max())}" if len(few) and few.min() != few.max() else ""
-        counted = counted or (f"{int(few.max())}" if len(few) else "")
+        counted = counted or (f"{int(few.max())}" if len(few) else "not recorded")
         if mine["of"].iloc[0] == "seeds":
             parts.append(f"Thin line: mean over n = {seeds} seeds, band and bars: one standard error over the seeds.")
         else:
             band = "band: one standard error" if np.isfinite(column(mine, "se")).any() else "no error is recorded"
-            parts.append(f"Thin line: one run, n = {counted} episodes a step; {band}.")
+            parts.append(f"Thin line: one run, episodes of a step: n {counted}; {band}.")
     if len(tests):
         few = tests["n"].dropna()
         of = tests["of"].iloc[0]
         parts.append(f"Held-out points: n = {int(few.min()) if len(few) else 0} {of}.")
-    if any_key:
-        parts.append(
-            f"Paper: arXiv {axis.arxiv}{', ' + axis.where if axis.where else ''}; errors are shown where stated."
-        )
+    where = f"arXiv {axis.arxiv}{', ' + axis.where if axis.where else ''}"
+    parts.append(f"Paper: {where}; {'errors are shown where stated' if published else 'no number is known'}.")
     return " ".join(parts)
