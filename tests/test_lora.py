@@ -201,3 +201,46 @@ def test_experts_are_refused_where_the_engine_would_leave_them_out(moe, tmp_path
     assert "lm_head" in serving_problem(LoraSettings(targets=("lm_head",)), "vllm")
     made, _ = attach(moe, lora)
     assert load_adapter(str(save(made, tmp_path / "a")), TINY_MOE, "tiny").on_experts
+
+
+@pytest.fixture
+def alone_together(tmp_path):
+    """A group of one process, on the CPU."""
+    torch = pytest.importorskip("torch")
+    if torch.distributed.is_initialized():
+        pytest.skip("there is a process group already")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_an_adapter_that_fsdp_spreads_is_gathered_whole(moe, tmp_path, alone_together):
+    """Frozen weights in 16 bits, the adapter in 32, as on GPUs; what is written is what was there before."""
+    import torch
+    from safetensors.torch import load_file
+    from torch.distributed import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from negolab.trainer.lora import adapter_state, is_sharded
+    from negolab.trainer.probe import _changed
+
+    made, _ = attach(moe.to(torch.bfloat16), LoraSettings(rank=4))
+    before = adapter_state(made)
+    assert {p.dtype for name, p in before.items()} == {torch.float32} and len(before) == 2 * 4 * 2
+    save(made, tmp_path / "whole")
+    mesh = init_device_mesh("cpu", (1,))
+    for layer in made.get_base_model().model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(made, mesh=mesh)
+    assert all(is_sharded(p) for p in made.parameters())
+    save(made, tmp_path / "spread")
+    whole, spread = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "spread"))
+    assert whole.keys() == spread.keys() and all(torch.equal(whole[name], spread[name]) for name in whole)
+    with _changed(made, 0.5):
+        moved = adapter_state(made)
+        assert all(torch.equal(moved[n], before[n] + 0.5 * (".lora_B." in n)) for n in before)
+    assert all(torch.equal(value, before[name]) for name, value in adapter_state(made).items())
+    assert save(made, tmp_path / "other", write=False) and not (tmp_path / "other").exists()
+    made(input_ids=torch.arange(8)[None]).logits[..., 3].sum().backward()
+    assert next(p for n, p in made.named_parameters() if ".lora_B." in n).grad.full_tensor().abs().sum() > 0
