@@ -74,6 +74,36 @@ def tiny(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(save_model(folder, "qwen3", initializer_range=0.1))
 
 
+def save_short(folder: Path) -> Path:
+    """A folder with a random model whose tokens are whole phrases of the prompts: contexts of a few hundred."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
+
+    from negolab.pocket import tokenizer as pocket
+
+    chat = pocket.build()
+    torch.manual_seed(1)
+    config = Qwen3Config(
+        vocab_size=len(chat),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=4096,
+        eos_token_id=chat.eos_token_id,
+        pad_token_id=chat.pad_token_id,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.generation_config = GenerationConfig(eos_token_id=chat.eos_token_id, pad_token_id=chat.pad_token_id)
+    model.save_pretrained(folder)
+    chat.save_pretrained(folder)
+    return folder
+
+
 def rows_from(made: Sequence[Episode], merge: bool = True) -> list[Row]:
     """The seller's rows."""
     return [row for at, episode in enumerate(made) for row in rows_of(episode, 0, at, merge=merge)]

@@ -260,6 +260,8 @@ def _values(given: Mapping[str, Any], where: str, of: Any = TrainSettings) -> di
             value = tuple(value)
         elif type(value) is int and kind == "float":
             value = float(value)
+        elif value is None and kind == "str":  # an empty value on the command line
+            value = ""
         elif key in ("regimes", "buyers", "task_options", "sampler_options") and value is None:
             value = {}
         values[key] = value
