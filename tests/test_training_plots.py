@@ -306,10 +306,14 @@ def test_finished_runs_need_no_torch(tmp_path, monkeypatch):
 
 def test_relative_runs_are_the_caller_s(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "sub" / "two").mkdir(parents=True)
     given = {"a": {"runs": "one, sub/two"}, "b": {"runs": "committed"}, "c": {"runs": ""}}
     profiles.settle_paths(given)
     assert given["a"]["runs"] == f"{tmp_path / 'one'},{tmp_path / 'sub' / 'two'}"
     assert (given["b"]["runs"], given["c"]["runs"]) == ("committed", "")
+    with pytest.raises(NegolabError, match="elsewhere is no folder"):
+        profiles.settle_paths({"a": {"runs": "one, elsewhere"}})
 
 
 # -- figures --------------------------------------------------------------------------------------------------------

@@ -239,8 +239,11 @@ def settle_paths(given: Mapping[str, Parameters]) -> None:
             if not Path(mine["data"]).is_dir():
                 raise NegolabError(f"parameter data is {data!r}, which is no folder; allowed: {SAMPLE!r}, {AUTO!r} too")
         if mine.get("runs", "").strip() not in ("", COMMITTED):
-            named = [part.strip() for part in mine["runs"].split(",") if part.strip()]
-            mine["runs"] = ",".join(str(Path(part).expanduser().absolute()) for part in named)
+            named = [Path(part.strip()).expanduser().absolute() for part in mine["runs"].split(",") if part.strip()]
+            for folder in named:
+                if not folder.is_dir():
+                    raise NegolabError(f"parameter runs: {folder} is no folder; allowed: {COMMITTED!r}, or nothing")
+            mine["runs"] = ",".join(map(str, named))
         if str(mine.get("split", "")).endswith(".json"):
             mine["split"] = str(Path(mine["split"]).expanduser().absolute())
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +20,7 @@ from negolab.errors import NegolabError
 from negolab.notebook.parameters import COMMITTED, ParameterError, check
 from negolab.notebook.profiles import committed_place
 from negolab.notebook.study import data_name, output_folder, write_results
+from negolab.scenario import PERSONAS
 from negolab.store import code_sha256
 
 if TYPE_CHECKING:
@@ -262,19 +265,25 @@ def _fixed(run: TrainingRun) -> dict[str, Any]:
 
 
 def smoke_run(task: str, place: Path) -> TrainingRun:
-    """Train with the profile ``smoke`` in ``place/training``, or go on with what is there.
+    """Train with the profile ``smoke`` in ``place/training-TASK``, or go on with what is there.
 
     The model is the pocket model's base where it comes along, else an untaught one of the same kind, made here.
-    Raises ``NegolabError`` where training cannot run.
+    Raises ``ParameterError`` where training cannot run.
     """
     from negolab.trainer.loop import train
     from negolab.trainer.settings import load_profile
 
-    changes: dict[str, Any] = {"model": _smoke_model(place), "task": task}
+    folder = place / f"training-{task}"
+    changes: dict[str, Any] = {"task": task}
     if task == "buyer":
-        changes["task_options"] = {"eval_personas": ["neutral", "begging", "insulting", "unyielding"]}
-    folder = place / "training"
-    train(load_profile("smoke").changed(changes), folder, progress=False)
+        changes["task_options"] = {"eval_personas": list(PERSONAS)}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="IProgress not found")  # a notebook without widgets
+            changes["model"] = _smoke_model(place)
+            train(load_profile("smoke").changed(changes), folder, progress=False)
+    except NegolabError as error:
+        raise ParameterError(f"the smoke run failed: {error}") from None
     return read_run(folder)
 
 
@@ -283,12 +292,14 @@ def _smoke_model(place: Path) -> str:
 
     if "pocket-base" in pocket_models():
         return str(pocket_models()["pocket-base"])
-    from negolab.pocket.pretrain import PocketSettings, pretrain
+    folder, half = place / "pocket-untaught", place / "pocket-untaught.making"
+    if not folder.exists():
+        from negolab.pocket.pretrain import PocketSettings, pretrain
+        from negolab.policies.hf_model import quiet
 
-    folder = place / "pocket-untaught"
-    if not (folder / "pretrain.json").is_file():  # written last
-        if folder.exists():
-            raise NegolabError(f"{folder} holds half a model; remove it and run again")
+        shutil.rmtree(half, ignore_errors=True)
         tiny = PocketSettings(episodes=120, hidden=32, layers=2, heads=2, kv_heads=1, feed_forward=64)
-        pretrain(tiny, folder, progress=False)
+        with quiet():
+            pretrain(tiny, half, progress=False, say=lambda line: None)
+        half.rename(folder)
     return str(folder)

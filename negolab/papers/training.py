@@ -87,7 +87,7 @@ class Phases(NamedTuple):
     def text(self) -> str:
         """One line for each phase and note."""
         lines = [f"phase {p.number} ({p.name}): steps {p.first} to {p.last}" for p in self.found]
-        return "\n".join([*(lines or ["no phase is told"]), *self.notes])
+        return "\n".join([*lines, *self.notes])
 
 
 # -- published numbers ----------------------------------------------------------------------------------------------
