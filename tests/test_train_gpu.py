@@ -1,6 +1,8 @@
 """The GPU profile as far as it can be seen without one: the paper's values, memory, files for accelerate."""
 
+import csv
 import dataclasses
+import json
 import re
 from types import SimpleNamespace
 
@@ -8,9 +10,13 @@ import pytest
 
 from negolab.cli import main
 from negolab.paths import data_dir
+from negolab.policies.adapters import load_adapter
 from negolab.trainer import estimate, gpu
+from negolab.trainer.lora import planned
 from negolab.trainer.settings import load_profile
+from test_lora import TINY_MOE
 from test_memory import QWEN3_30B
+from tiny_models import save_model
 
 ACCELERATE = data_dir() / "accelerate"
 
@@ -186,3 +192,45 @@ def test_the_driver_s_list_of_gpus(monkeypatch):
 def test_the_facts_about_the_model_are_those_that_were_published(profile):
     facts = estimate.FACTS[profile.model]
     assert facts == {name: QWEN3_30B[name] for name in facts}
+
+
+# -- the model's kind, in small --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_a_training_step_on_a_mixture_of_experts(tmp_path, monkeypatch, experts):
+    """The profile's losses and adapter on 2 layers of 4 experts, replies by transformers."""
+    pytest.importorskip("trl")
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+    from negolab.trainer.loop import train
+    from negolab.trainer.task import SellerTask
+
+    torch.manual_seed(0)
+    folder = save_model(tmp_path / "model", "qwen3")
+    sizes = {**TINY_MOE, "vocab_size": json.loads((folder / "config.json").read_text())["vocab_size"]}
+    config = Qwen3MoeConfig.from_dict({**sizes, "max_position_embeddings": 4096, "initializer_range": 0.2})
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    monkeypatch.setattr(SellerTask, "reward", lambda self, episode: episode.turns[-1].text.count("e") / 10)
+    small = {"model": str(folder), "data": "sample", "dtype": "float32", "buyers": {}, "sampler": "transformers"}
+    small |= {"sampler_options": {}, "steps": 1, "groups": 3, "group_size": 4, "max_tokens": 12, "eval_every": 0}
+    settings = load_profile("gpu").changed({**small, "lora": {"rank": 4, "experts": experts}, "learning_rate": 0.01})
+    told: list[str] = []
+    train(settings, tmp_path / "run", say=told.append, progress=False)
+    config = json.loads((folder / "config.json").read_text())
+    planned_here = planned(config, settings.lora)
+    assert [line for line in told if "parameters" in line][: len(planned_here.lines())] == planned_here.lines()
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["adapter"] == planned_here.manifest() and manifest["trained_parameters"] == planned_here.parameters
+    found = load_adapter(str(tmp_path / "run" / "model"), config, "tiny")
+    assert found.on_experts == experts and found.rank == 4
+    weights = load_file(tmp_path / "run" / "model" / "adapter_model.safetensors")
+    moved = {
+        name.split(".lora_B")[0].rsplit(".", 1)[-1] for name, w in weights.items() if ".lora_B" in name and w.any()
+    }
+    assert moved == {"q_proj", "k_proj", "v_proj", "o_proj", *(["experts", "base_layer"] if experts else [])}
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["grad_norm"]) > 0 and float(row["mismatch_mean"]) < 1e-4

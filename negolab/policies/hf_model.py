@@ -252,7 +252,8 @@ class Model:
         if not adapter:
             with self._model.disable_adapter():
                 return self._model(input_ids=ids, use_cache=True, **options)
-        self._model.set_adapter(self._named[adapter], inference_mode=True)
+        if self._model.active_adapter != self._named[adapter]:  # it would freeze one that is being trained
+            self._model.set_adapter(self._named[adapter], inference_mode=True)
         return self._model(input_ids=ids, use_cache=True, **options)
 
 
