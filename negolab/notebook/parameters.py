@@ -61,6 +61,7 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "options": Text("options of the model such as 'max_tokens=160, temperature=0.7'", "empty: the defaults"),
     "panel": Text("a panel file, or the name of a packaged one", "empty: no language models"),
     "model_products": Whole(0, 1_000_000),
+    "pocket": Text("a panel of small models that play all markets", "empty: none"),
     "per_product": Whole(1, 1_000_000),
     "products": Whole(0, 1_000_000),
     "seed": Whole(0, MAX_SEED),
@@ -69,8 +70,8 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "episode": Whole(0, 1_000_000),
     "out": Text("a folder", "empty: a new one below runs/"),
 }
-"""Every parameter that a notebook may have. ``products = 0`` means all of the split; language models play the first
-``model_products`` of them under the first seed (0: all of them); ``seeds`` are counted from ``seed``. ``episode`` is
+"""Every parameter that a notebook may have. ``products = 0`` means all of the split; language models of ``panel``
+play the first ``model_products`` of them under the first seed (0: all of them), those of ``pocket`` what the others do; ``seeds`` are counted from ``seed``. ``episode`` is
 the number of the held-out market whose transcripts are read."""
 
 

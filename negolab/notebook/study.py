@@ -23,7 +23,7 @@ from negolab.papers.multi_buyer import ARXIV
 from negolab.paths import notebooks_dir
 from negolab.policies.registry import SELLERS
 from negolab.policies.spec import ModelSpec, key_values, spec_of
-from negolab.scenario import MAX_SEED
+from negolab.scenario import MAX_SEED, regime
 from negolab.store import Run, code_sha256
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class Study:
     """Language models among the sellers, by name."""
     model_products: int | None = None
     """Language models play only the first so many products, under the first seed; None: as the others."""
+    small: tuple[str, ...] = ()
+    """Language models small enough to play all that the others play."""
+    buyers: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """Language models that can buy, by buyer type."""
 
     @property
     def data(self) -> str:
@@ -69,7 +73,8 @@ class Study:
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
         few = min(chosen, self.model_products or chosen)
-        models = f"; language models: first {few} products, seed {self.seeds[0]}" if self.models else ""
+        large = set(self.models) - set(self.small)
+        models = f"; language models: first {few} products, seed {self.seeds[0]}" if large else ""
         return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}{models}"
 
     def __repr__(self) -> str:  # a notebook keeps it beside the Markdown: not the whole catalogue
@@ -90,22 +95,29 @@ class Study:
         """What a seller is: scripted, or a language model."""
         return "language model" if seller in self.models else "scripted" if seller in SELLERS else "own"
 
-    def play(self, regime_name: str, sellers: Sequence[str] | None = None) -> Panel:
+    def play(self, regime_name: str, sellers: Sequence[str] | None = None, modelled: bool = False) -> Panel:
         """Play ``sellers`` (default: the study's) on the study's markets under every seed, or take up what is already
-        there. Raises ``NegolabError`` when a run folder belongs to another run."""
+        there; ``modelled``: against the study's language models as buyers. Raises ``NegolabError`` when a run folder
+        belongs to another run."""
         panel: Panel = {}
+        against = "-modelled" if modelled else ""
         for seller in self.sellers if sellers is None else sellers:
             panel[seller] = []
-            for seed in self.seeds[:1] if seller in self.models else self.seeds:
+            for seed in self.seeds[:1] if self._large(seller) else self.seeds:
                 name = re.sub(r"[^A-Za-z0-9._-]", "_", seller)
-                folder = self.out / "evaluations" / f"{regime_name}-{name}-seed{seed}"
-                evaluate(self.settings(seller, regime_name, seed), folder, self.catalog, progress=False)
+                folder = self.out / "evaluations" / f"{regime_name}{against}-{name}-seed{seed}"
+                settings = self.settings(seller, regime_name, seed, modelled)
+                evaluate(settings, folder, self.catalog, progress=False)
                 panel[seller].append(Run(folder))
         return panel
 
-    def settings(self, seller: str, regime_name: str, seed: int) -> Settings:
+    def _large(self, seller: str) -> bool:
+        return seller in self.models and seller not in self.small
+
+    def settings(self, seller: str, regime_name: str, seed: int, modelled: bool = False) -> Settings:
         """One evaluation of this study."""
-        few = self.model_products if seller in self.models else None
+        few = self.model_products if self._large(seller) else None
+        types = regime(regime_name).buyer_types
         return Settings(
             self.models.get(seller, seller),
             regime_name,
@@ -113,6 +125,7 @@ class Study:
             per_product=self.per_product,
             products=min((n for n in (self.products, few) if n is not None), default=None),
             seed=seed,
+            buyers={kind: self.buyers[kind] for kind in types} if modelled else {},
         )
 
     def title(self, text: str, models: bool = True) -> str:
@@ -192,7 +205,8 @@ def begin(name: str, **parameters: Any) -> Study:
     given = {**_DEFAULTS, **parameters}
     pair = [given[part] for part in ("weak", "strong") if given[part]]
     sellers = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip()) or SELLERS
-    models = _models(given)
+    small, buyers = _small(given)
+    models = {**_models(given), **small}
     sellers = (*sellers, *models)
     if len(set(sellers)) < len(sellers):
         raise ParameterError(f"the sellers {', '.join(sellers)} name one twice")
@@ -214,9 +228,11 @@ def begin(name: str, **parameters: Any) -> Study:
     chosen = {"name": name, "split": given["split"], "per_product": given["per_product"], "products": products}
     chosen |= {"seeds": tuple(seeds), "sellers": sellers, "baseline": baseline}
     few = given["model_products"] or None
+    chosen |= {"small": tuple(small)}
     decides = chosen | {"models": [spec.deciding() | {"model": spec.label} for spec in models.values()], "few": few}
+    decides |= {"buyers": {kind: spec.deciding() | {"model": spec.label} for kind, spec in buyers.items()}}
     out = output_folder(given["out"], name, [decides, catalog.data_sha256, code_sha256()])
-    return Study(catalog=catalog, out=out, models=models, model_products=few, **chosen)
+    return Study(catalog=catalog, out=out, models=models, model_products=few, buyers=buyers, **chosen)
 
 
 def _models(given: Mapping[str, Any]) -> dict[str, ModelSpec]:
@@ -232,6 +248,18 @@ def _models(given: Mapping[str, Any]) -> dict[str, ModelSpec]:
     return {spec.label: spec for spec in found}
 
 
+def _small(given: Mapping[str, Any]) -> tuple[dict[str, ModelSpec], dict[str, ModelSpec]]:
+    """Sellers by name and buyers by type of the panel of small models."""
+    if not given["pocket"].strip():
+        return {}, {}
+    try:
+        panel = load_panel(given["pocket"].strip())
+    except NegolabError as error:
+        raise ParameterError(str(error)) from None
+    sellers = {entry.name: entry.seller for entry in panel.entries if isinstance(entry.seller, ModelSpec)}
+    return sellers, dict(panel.run["buyers"])
+
+
 _DEFAULTS: Mapping[str, Any] = {
     "data": SAMPLE,
     "split": "test",
@@ -243,6 +271,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "options": "",
     "panel": "",
     "model_products": 0,
+    "pocket": "",
     "per_product": 1,
     "products": 0,
     "seed": 0,
