@@ -70,9 +70,9 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "episode": Whole(0, 1_000_000),
     "out": Text("a folder", "empty: a new one below runs/"),
 }
-"""Every parameter that a notebook may have. ``products = 0`` means all of the split; language models of ``panel``
-play the first ``model_products`` of them under the first seed (0: all of them), those of ``pocket`` what the others do; ``seeds`` are counted from ``seed``. ``episode`` is
-the number of the held-out market whose transcripts are read."""
+"""Every parameter that a notebook may have. ``products = 0`` means all of the split; language models of ``panel`` play
+the first ``model_products`` of them under the first seed (0: all of them), those of ``pocket`` what the others do;
+``seeds`` are counted from ``seed``. ``episode`` is the number of the held-out market whose transcripts are read."""
 
 
 def check(values: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ from negolab.seeds import generator
 
 BUYER_TYPES = ("iter-50", "iter-60", "iter-70")
 COMPARED = 3.0
-"""Weight of the tokens that say which bid is best and whether it covers the cost: few, and all else follows from them."""
+"""Weight of the tokens that say which bid is best and whether it covers the cost: few, and all else follows."""
 LOW, HIGH = 600, 430_000
 """Range of invented list prices, in cents."""
 

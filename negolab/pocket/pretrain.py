@@ -94,7 +94,7 @@ def first_embeddings(settings: PocketSettings, tok: Any, table: np.ndarray) -> n
     parts: dict[str, np.ndarray] = {}
     kinds = {kind: g.standard_normal(hidden) for kind in ("whole", "group", "cents", "turn")}
 
-    def unit(vector: np.ndarray) -> np.ndarray:
+    def unit(vector: Any) -> Any:
         return vector / np.linalg.norm(vector)
 
     def part(name: str) -> np.ndarray:
@@ -152,7 +152,8 @@ def pretrain(
     folder.mkdir(parents=True, exist_ok=True)
     tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
     model = new_model(settings, tok).train()
-    matrices, others = [], []
+    matrices: list[Any] = []
+    others: list[Any] = []
     for name, weight in model.named_parameters():
         (matrices if weight.ndim == 2 and "embed" not in name else others).append(weight)
     optimisers: list[Any] = [

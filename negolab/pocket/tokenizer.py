@@ -1,9 +1,9 @@
 """The pocket model's tokenizer: phrases of the protocol, whole dollars and cents as single tokens.
 
 Why a tokenizer of its own: a model of a million parameters does not learn to compare prices that are spelt digit by
-digit, and cannot afford a thousand tokens of prompt. So each fixed piece of a prompt (found in
-rendered prompts), each phrase that the model may say, each whole number up to 999 and each ``.00`` to ``.99`` is
-one token, and so is the number of a codename. Numbers above 999 are cut into groups of three digits from the right ("1299" is "1" and "299").
+digit, and cannot afford a thousand tokens of prompt. So each fixed piece of a prompt (found in rendered prompts), each
+phrase that the model may say, each whole number up to 999 and each ``.00`` to ``.99`` is one token, and so is the
+number of a codename. Numbers above 999 are cut into groups of three digits from the right ("1299" is "1" and "299").
 
 What the pocket model does not read: titles, descriptions and the other side's Talk are dropped before tokenising, and
 any other text that is no phrase is one unknown token, however long. It bargains by prices. What it writes is decoded

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from negolab.catalog import Listing
-from negolab.environment.base import SELLER, BuyerView, Move, Request, Said, SellerView, Violation
+from negolab.environment.base import SELLER, BilateralView, BuyerView, Move, Request, Said, SellerView, Violation
 from negolab.environment.market import check_seller
 from negolab.money import MAX_CENTS, dollars
 from negolab.parser.lines import parse_buyer, parse_seller, render_buyer, render_seller
@@ -102,6 +102,8 @@ class Human:
         view = request.view
         if isinstance(view, SellerView):
             return self._seller(view)
+        if isinstance(view, BilateralView):
+            raise NegolabError("the bilateral game has no seat for a person; play the market")
         return self._buyer(view, request.seat)
 
     # -- the seller's seat --------------------------------------------------------------------------------------
