@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from negolab.catalog import Listing
 from negolab.environment.base import SELLER, BilateralView, BuyerView, Move, Request, Said, SellerView, Violation
 from negolab.environment.market import check_seller
+from negolab.errors import NegolabError
 from negolab.money import MAX_CENTS, dollars
 from negolab.parser.lines import parse_buyer, parse_seller, render_buyer, render_seller
 from negolab.policies.base import Reply
