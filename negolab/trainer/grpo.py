@@ -16,8 +16,8 @@ This module imports TRL when it is imported: import it inside functions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import utils
 
 from negolab.errors import NegolabError
 from negolab.policies.hf_model import quiet
@@ -228,10 +229,25 @@ class RowTrainer(GRPOTrainer):
         finally:
             self._scored = None
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*args, **options)
-        if self._scored is not None:
-            self._watch(self._scored, found[0].detach(), found[1].detach())
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **options: Any
+    ) -> Any:
+        scored = self._scored
+        if scored is None or options.get("compute_aux_loss"):
+            found = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, **options
+            )
+        else:
+            # As TRL does it, but for own tokens only: the others' log-probabilities would be thrown away, and with
+            # a large vocabulary they are half of all the work.
+            labels = input_ids.clone()
+            labels[:, -logits_to_keep:].masked_fill_(scored["tool_mask"] == 0, -100)
+            labels[:, :-logits_to_keep] = -100
+            with self.accelerator.autocast(), _labelled_only():
+                outputs = model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, fused_lm_head=True)
+            found = outputs.log_probs[:, -logits_to_keep:], outputs.entropy[:, -logits_to_keep:], None
+        if scored is not None:
+            self._watch(scored, found[0].detach(), found[1].detach())
         return found
 
     @torch.no_grad()
@@ -319,6 +335,21 @@ class RowTrainer(GRPOTrainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._saving or self._folder)
+
+
+@contextmanager
+def _labelled_only() -> Iterator[None]:
+    """TRL computes the logits of labelled positions only where it has kernels for GPUs, and of all positions elsewhere
+    (for devices that compile each shape). A processor gains as much as a GPU does."""
+    usual = getattr(utils, "_use_triton", None)
+    if usual is None:  # another version of TRL: slower, the same numbers
+        yield
+        return
+    utils._use_triton = lambda device: True
+    try:
+        yield
+    finally:
+        utils._use_triton = usual
 
 
 class _Boundaries(TrainerCallback):
