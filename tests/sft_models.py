@@ -1,5 +1,7 @@
 """A tokenizer that writes the market's prompts in few tokens, tiny models on it, and runs of fine-tuning."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -26,36 +28,31 @@ def played(catalog: Any, seller: str = "prober", *regimes: Regime, products: int
 
 @cache
 def compact() -> Any:
-    """Byte-level BPE learnt from prompts: ten times fewer tokens than bytes, and every text comes back."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    """Bytes, some merges, and what prompts and scripted players repeat between numbers, each as one token of plain
+    text: a conversation is some hundreds of tokens, and every text comes back."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     from negolab.catalog import SAMPLE, load_catalog
 
-    texts = [
-        message["content"]
+    parts = Counter(
+        part
         for episode in played(load_catalog(SAMPLE), products=12)
         for found in conversations(episode).values()
         for message in found.messages
-    ]
-    made = Tokenizer(models.BPE())
-    # Whole lines are one word: the instructions become a handful of tokens.
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split("\n", "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+        for part in re.split(r"[0-9]+|\n|(?<=\(1x )[a-z-]+_", message["content"])
     )
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.train_from_iterator(
-        texts,
+        parts,
         trainers.BpeTrainer(
-            vocab_size=5000,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-            special_tokens=[],
+            vocab_size=500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False, special_tokens=[]
         ),
     )
+    repeated = sorted(part for part, n in parts.items() if n >= 12 and len(part) >= 4)
+    made.add_tokens([AddedToken(part, normalized=False) for part in repeated])
     found = PreTrainedTokenizerFast(
         tokenizer_object=made,
         eos_token="<|im_end|>",
@@ -67,42 +64,39 @@ def compact() -> Any:
     return found
 
 
-def save_compact(folder: Path, hidden: int = 32, seed: int = 0, **changes: Any) -> Path:
-    """A folder with a random small model on ``compact``."""
-    import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+@cache
+def pocket() -> Any:
+    """The pocket models' tokenizer: conversations are short, in its own words only."""
+    from negolab.pocket import corpus, words
+    from negolab.pocket.tokenizer import learn
 
-    chat = compact()
-    torch.manual_seed(seed)
-    options: dict[str, Any] = {
-        "vocab_size": len(chat),
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": hidden // 2,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": True,
-        "eos_token_id": chat.eos_token_id,
-        "pad_token_id": chat.pad_token_id,
-        "bos_token_id": None,
-        **changes,
-    }
-    model = Qwen3ForCausalLM(Qwen3Config(**options))
-    model.generation_config = GenerationConfig(eos_token_id=chat.eos_token_id, pad_token_id=chat.pad_token_id)
+    return learn(corpus.shown(12), words.SPOKEN)
+
+
+def save_pocket(folder: Path, hidden: int = 32) -> Path:
+    """A folder with an untrained small model on ``pocket``."""
+    from negolab.pocket.pretrain import PocketSettings, new_model
+
+    chat = pocket()
+    model = new_model(PocketSettings(hidden=hidden, layers=2, heads=2, kv_heads=1, feed_forward=2 * hidden), chat)
+    model.generation_config.eos_token_id = chat.eos_token_id
+    model.generation_config.pad_token_id = chat.pad_token_id
     model.save_pretrained(folder)
     chat.save_pretrained(folder)
     return folder
 
 
 def settings(
-    model: Path | str, regimes: Sequence[str] = ("in_distribution", "ood_diverse"), **changes: Any
+    model: Path | str,
+    regimes: Sequence[str] = ("in_distribution", "ood_diverse"),
+    words: str = "pocket",
+    **changes: Any,
 ) -> SftSettings:
     """A run of a few steps on scripted markets."""
     small: dict[str, Any] = {
         "model": str(model),
         "teacher": "prober",
+        "words": words,
         "regimes": {name: {} for name in regimes},
         "scripted": 16,
         "batch": 4,

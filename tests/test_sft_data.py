@@ -1,5 +1,6 @@
 """Episodes as samples: the tokens that count are the seat's replies, behind exactly what it will read when it plays."""
 
+import copy
 from collections import Counter
 from itertools import pairwise
 
@@ -9,24 +10,24 @@ import pytest
 from negolab.conversations import conversations
 from negolab.environment.base import SELLER, Request
 from negolab.errors import DamagedRun, NegolabError
-from negolab.policies.base import Reply
-from negolab.policies.registry import make_seller
+from negolab.policies.base import Policy, Reply
+from negolab.policies.registry import make_buyers, make_seller
+from negolab.prompts import MarketPrompts
 from negolab.rollout import play
-from negolab.scenario import IN_DISTRIBUTION, Schedule
+from negolab.scenario import IN_DISTRIBUTION, OOD_DIVERSE, Schedule
 from negolab.store import EPISODES
 from runs import call, make_run, one_line
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from negolab.policies.chat_template import ChatFormat
+from negolab.policies.chat_template import ChatFormat, Conversations
 from negolab.trainer import sft_data
 from negolab.trainer.rows import rows_of
 from negolab.trainer.sft_data import Kind, Sample, Source, build, divided, order_of, samples_of
 from negolab.trainer.sft_settings import SftSettings, load_sft, profiles
-from sft_models import compact, played, save_compact, settings
-from tiny_models import FAMILIES, THINKER, tokenizer
-from training import episodes as token_episodes
+from sft_models import compact, played, save_pocket, settings
+from tiny_models import CHATML, FAMILIES, THINKER, tokenizer
 
 KIND = Kind("market", "seller", 3, 7)
 
@@ -62,15 +63,41 @@ def test_what_counts_is_every_reply_and_its_end_once_and_nothing_else(sample_cat
                 assert len(samples) == len(stretches)
 
 
-def test_a_sample_is_what_the_model_reads_when_it_plays(sample_catalog):
-    """The tokens of a conversation as a player builds them up, turn by turn, are the sample's."""
-    chat = ChatFormat(tokenizer("chatml"))
-    schedule = Schedule(IN_DISTRIBUTION, sample_catalog.split("train"), seed=0)
-    for episode in token_episodes(make_seller("prober", schedule), groups=3, group_size=2):
-        (sample,) = whole(conversations(episode)[SELLER], chat)
-        (row,) = rows_of(episode, SELLER)
-        assert sample.ids.tolist() == row.ids
-        assert sample.own.tolist() == row.own
+class Tokens:
+    """Says what another seller says, in tokens, to prompts that are built up as a language model's are."""
+
+    name = "tokens"
+
+    def __init__(self, inner: Policy, chat: ChatFormat) -> None:
+        self._inner, self._chat = inner, chat
+        self._held, self._prompts = Conversations(chat), MarketPrompts()
+
+    def describe(self):
+        return {"name": self.name}
+
+    def reply(self, requests: list[Request]) -> list[Reply]:
+        made = []
+        for request, plain in zip(requests, self._inner.reply(requests), strict=True):
+            key = (request.episode, request.seat)
+            prompt = self._held.prompt_ids(key, self._prompts.messages(request))
+            ids = [*self._chat.encode(plain.text), self._chat.end]
+            self._held.said(key, plain.text, ids)
+            made.append(Reply(plain.text, "stop", len(prompt), len(ids), None, None, ids, [-1.0] * len(ids), prompt))
+        return made
+
+
+@pytest.mark.parametrize("family", ["chatml", "qwen3", "mistral"])
+def test_a_sample_is_what_the_model_reads_when_it_plays(sample_catalog, family):
+    """The tokens of a conversation as a player builds them up, turn by turn, are the samples', row for row."""
+    chat = ChatFormat(tokenizer(family))
+    schedule = Schedule(OOD_DIVERSE, sample_catalog.split("train")[:2], seed=0)
+    seller = Tokens(make_seller("prober", schedule), chat)
+    for episode in play(schedule, seller, make_buyers(OOD_DIVERSE.buyer_types)):
+        samples = whole(conversations(episode)[SELLER], chat)
+        rows = rows_of(episode, SELLER)
+        assert [sample.ids.tolist() for sample in samples] == [row.ids for row in rows]
+        assert [sample.own.tolist() for sample in samples] == [row.own for row in rows]
+        assert len(rows) == (1 if chat.append_only else sum(turn.seat == SELLER for turn in episode.turns))
 
 
 def test_replies_one_by_one_stand_behind_all_that_was_said_before(sample_catalog):
@@ -116,7 +143,7 @@ def test_control_tokens_in_a_reply_are_not_learnt_as_such(sample_catalog):
 def made_of(monkeypatch, episodes, **changes):
     """``build`` on given episodes."""
     monkeypatch.setattr(sft_data, "sources_of", lambda settings: [Source(episodes, {})])
-    return build(settings("tiny", **changes), ChatFormat(compact()), 4096)
+    return build(settings("tiny", words="plain", **changes), ChatFormat(compact()), 4096)
 
 
 def test_filters_keep_what_they_say(monkeypatch, sample_catalog):
@@ -187,30 +214,31 @@ def test_words_that_the_tokenizer_loses_are_not_learnt(monkeypatch, sample_catal
     from tokenizers import normalizers
     from transformers import PreTrainedTokenizerFast
 
-    lower = PreTrainedTokenizerFast(tokenizer_object=compact().backend_tokenizer)
-    lower.backend_tokenizer.normalizer = normalizers.Lowercase()
-    lower.eos_token, lower.chat_template = "<|im_end|>", compact().chat_template
+    backend = copy.deepcopy(tokenizer("chatml").backend_tokenizer)
+    backend.normalizer = normalizers.Lowercase()
+    lower = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>")
+    lower.chat_template = CHATML
     monkeypatch.setattr(sft_data, "sources_of", lambda settings: [Source(played(sample_catalog, products=1), {})])
     with pytest.raises(NegolabError, match="2 in words that the tokenizer cannot write"):
-        build(settings("tiny"), ChatFormat(lower), 4096)
+        build(settings("tiny", words="plain"), ChatFormat(lower), 1 << 20)
 
 
 def test_templates_that_cannot_be_learnt_with_are_refused():
     with pytest.raises(NegolabError, match="opens a thinking block"):
-        build(settings("tiny"), ChatFormat(tokenizer("qwen3", THINKER)), 4096)
+        build(settings("tiny", words="plain"), ChatFormat(tokenizer("qwen3", THINKER)), 4096)
     bare = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
     with pytest.raises(NegolabError, match="teach the model to stop"):
-        build(settings("tiny"), ChatFormat(tokenizer("chatml", bare)), 4096)
+        build(settings("tiny", words="plain"), ChatFormat(tokenizer("chatml", bare)), 4096)
 
 
 def test_held_out_products_are_not_trained_on():
-    made = build(settings("tiny", scripted=40, held_out=0.2), ChatFormat(compact()), 4096)
+    made = build(settings("tiny", words="plain", scripted=40, held_out=0.2), ChatFormat(compact()), 4096)
     trained, held = {s.codename for s in made.train}, {s.codename for s in made.held_out}
     assert trained and held and not trained & held
     assert len(held) == max(1, round(0.2 * len(trained | held)))
-    again = build(settings("tiny", scripted=40, held_out=0.2), ChatFormat(compact()), 4096)
+    again = build(settings("tiny", words="plain", scripted=40, held_out=0.2), ChatFormat(compact()), 4096)
     assert again.sha256 == made.sha256
-    assert build(settings("tiny", scripted=40), ChatFormat(compact()), 4096).sha256 != made.sha256
+    assert build(settings("tiny", words="plain", scripted=40), ChatFormat(compact()), 4096).sha256 != made.sha256
 
 
 # -- where episodes come from ------------------------------------------------------------------------------------------
@@ -221,7 +249,9 @@ def test_recorded_and_scripted_games_of_both_kinds_together(tmp_path):
     bilateral = tmp_path / "bilateral"
     args = ["--game", "bilateral", "--buyer", "patient", "--products", "3"]
     assert make_run(bilateral, *args, seller="persona") == bilateral
-    given = settings("tiny", ("ood_diverse", "bilateral"), runs=(str(run), str(bilateral)), scripted=8, seats="learner")
+    given = settings(
+        "tiny", ("ood_diverse", "bilateral"), "plain", runs=(str(run), str(bilateral)), scripted=8, seats="learner"
+    )
     made = build(given, ChatFormat(compact()), 4096)
     kinds = Counter({(k.game, k.seat, k.buyers, k.messages): n for k, n in made.conversations.items()})
     assert kinds == {
@@ -243,7 +273,7 @@ def test_a_run_that_is_not_finished_is_refused(tmp_path, capsys):
     run = make_run(tmp_path / "run", "--products", "2")
     lines = (run / EPISODES).read_bytes().splitlines(keepends=True)
     (run / EPISODES).write_bytes(b"".join(lines[:-1]))
-    model = save_compact(tmp_path / "model")
+    model = save_pocket(tmp_path / "model")
     with pytest.raises(DamagedRun, match="not finished"):
         build(SftSettings(model="tiny", runs=(str(run),)), ChatFormat(compact()), 4096)
     out = tmp_path / "out"
@@ -254,7 +284,7 @@ def test_a_run_that_is_not_finished_is_refused(tmp_path, capsys):
 
 
 def test_scripted_games_are_the_same_again_and_cover_the_products(sample_catalog):
-    given = settings("tiny", ("in_distribution",), scripted=50)
+    given = settings("tiny", ("in_distribution",), "plain", scripted=50)
     found = [[e.scenario for e in source.episodes] for source in sft_data.sources_of(given)]
     again = [[e.scenario for e in source.episodes] for source in sft_data.sources_of(given)]
     assert found == again
@@ -264,7 +294,7 @@ def test_scripted_games_are_the_same_again_and_cover_the_products(sample_catalog
     assert len(set(names[:n])) == min(n, 50)
     other = [
         [e.scenario for e in s.episodes]
-        for s in sft_data.sources_of(settings("tiny", ("in_distribution",), scripted=50, seed=3))
+        for s in sft_data.sources_of(settings("tiny", ("in_distribution",), "plain", scripted=50, seed=3))
     ]
     assert other != found
 
@@ -276,7 +306,7 @@ def test_parts_by_weight():
     for n in range(1, 40):
         assert sum(divided(n, [0.3, 0.3, 0.4])) == n
     with pytest.raises(NegolabError, match="leaves no episode for the regime ood_diverse"):
-        sft_data.sources_of(settings("tiny", scripted=1))
+        sft_data.sources_of(settings("tiny", words="plain", scripted=1))
 
 
 # -- the order ---------------------------------------------------------------------------------------------------------
@@ -304,7 +334,7 @@ def test_three_and_five_buyers_are_in_every_batch_from_the_first_on():
 
 
 def test_the_first_batch_of_real_data_is_mixed():
-    made = build(settings("tiny", scripted=16), ChatFormat(compact()), 4096)
+    made = build(settings("tiny", words="plain", scripted=16), ChatFormat(compact()), 4096)
     first = order_of(made.train, 4, 1, seed=0)
     assert {made.train[at].kind.buyers for at in first} == {3, 5}
 

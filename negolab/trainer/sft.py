@@ -10,6 +10,7 @@ it. With an adapter its weights hold the adapter, and ``OUT/adapter`` the adapte
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -64,6 +65,8 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
     folder, say = Path(out), say or (lambda line: None)
     if not settings.model:
         raise NegolabError("model names nothing to train; give --model: a folder with a model, or a name on the hub")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise NegolabError("negolab sft runs in one process; start it without accelerate or torchrun")
     _check_packages()
     records.check_place(folder)
     settings = replace(settings, model=located(settings.model))

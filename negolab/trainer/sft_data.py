@@ -39,6 +39,7 @@ from negolab.trainer.sft_settings import SftSettings
 
 _PIECE = 512
 """Scripted episodes in memory at once."""
+_UNWRITTEN = "in words that the tokenizer cannot write"
 
 
 class Kind(NamedTuple):
@@ -239,7 +240,8 @@ def build(settings: SftSettings, chat: ChatFormat, context: int) -> SftData:
     _hold_out(made, settings)
     if not made.train:
         reasons = ", ".join(f"{n} {reason}" for reason, n in made.left_out.most_common()) or "no conversation was found"
-        raise NegolabError(f"nothing is left to learn from: {reasons}")
+        hint = "; pocket models know only what is said with words: pocket" if _UNWRITTEN in made.left_out else ""
+        raise NegolabError(f"nothing is left to learn from: {reasons}{hint}")
     return made
 
 
@@ -325,7 +327,7 @@ def samples_of(
         text = chat.safe(message["content"])
         ids = chat.encode(text)
         if chat.decode(ids) != text:
-            return "in words that the tokenizer cannot write"
+            return _UNWRITTEN
         assert chat.end is not None
         ids.append(chat.end)
         held.said(key, message["content"], ids)

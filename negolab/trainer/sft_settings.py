@@ -105,7 +105,7 @@ class SftSettings:
     steps: int | None = _setting(None, lambda v: v is None or _whole(1, _MANY)(v), "a whole number from 1, or nothing")
     """Optimiser steps, in place of what ``epochs`` makes."""
     batch: int = _setting(16, _whole(1, 65_536), "a whole number from 1 to 65536")
-    """Samples of one optimiser step, over all processes."""
+    """Samples of one optimiser step."""
     micro_batch: int = _setting(4, _whole(1, 65_536), "a whole number from 1 to 65536")
     """Samples that go through the model at once; divides ``batch``. It changes memory and time, not the loss."""
     seed: int = _setting(0, _whole(0, MAX_SEED), "a whole number from 0")

@@ -47,7 +47,7 @@ def config_of(settings: SftSettings, folder: Path, steps: int) -> SFTConfig:
         output_dir=str(folder),
         max_steps=steps,
         per_device_train_batch_size=settings.micro_batch,
-        gradient_accumulation_steps=1,  # set below, once the number of processes is known
+        gradient_accumulation_steps=settings.batch // settings.micro_batch,
         learning_rate=settings.learning_rate,
         lr_scheduler_type=schedule,
         warmup_steps=settings.warmup_steps,
@@ -102,15 +102,8 @@ class SampleTrainer(SFTTrainer):
         finished: Finished = lambda step, numbers: numbers,
     ) -> None:
         """``model``: of transformers or peft, in memory; ``folder``: the run's, for checkpoints; ``order``: places in
-        ``samples``, ``settings.batch`` for each step. Raises ``ValueError`` where processes do not share a batch."""
+        ``samples``, ``settings.batch`` for each step."""
         args = config_of(settings, folder, len(order) // settings.batch)
-        shares, left = divmod(settings.batch, settings.micro_batch * args.world_size)
-        if left or not shares:
-            raise ValueError(
-                f"batch {settings.batch} is not a multiple of micro_batch {settings.micro_batch} times the "
-                f"{args.world_size} processes"
-            )
-        args.gradient_accumulation_steps = shares
         before = _router_settings(model)
         super().__init__(
             model=model,
