@@ -23,7 +23,10 @@ from negolab.store import code_sha256, manifest_bytes, seal
 
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
 LOCK = "run.lock"
-_DECIDING = ("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "rows", "sampler", "task", "vllm_sampler")
+_DECIDING = (
+    *("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "rows", "sampler", "task", "vllm_sampler"),
+    *("sft", "sft_data", "sft_trainer"),
+)
 """Modules of the trainer that decide its numbers."""
 FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")
 """Settings that may change between a run and its resumption."""
