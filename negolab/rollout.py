@@ -33,6 +33,10 @@ Dropped = Callable[[int, str], object]
 """Told of an episode that could not be played to its end, and why."""
 
 
+_BARE = Reply("")[1:]
+"""What a reply holds that is text and nothing else."""
+
+
 class _Game:
     """One open episode and what has been recorded of it."""
 
@@ -198,10 +202,16 @@ class _Table:
         self._inbox: Inbox = SimpleQueue()
         self._ready: list[_Game] = []  # their seats are to be asked
         self._waited: dict[tuple[int, int], _Game] = {}  # by episode and seat: asked, not yet answered
+        self._numbers: set[int] = set()
         self.open = 0
 
     def add(self, game: _Game) -> None:
-        """One more episode."""
+        """One more episode. Raises ``ValueError`` where one of its number is open: replies could not be told apart."""
+        number = game.scenario.episode
+        if self.streaming:
+            if number in self._numbers:
+                raise ValueError(f"two open episodes have the number {number}")
+            self._numbers.add(number)
         self._ready.append(game)
         self.open += 1
 
@@ -222,6 +232,7 @@ class _Table:
             return []
         self._ready += [game for game in moved if game.env.outcome is None]
         self.open -= len(over)
+        self._numbers.difference_update([game.scenario.episode for game in over])
         for player in self.streaming.values():
             for game in over:
                 player.forget(game.scenario.episode)
@@ -293,6 +304,7 @@ class _Table:
         for player in self.streaming.values():
             player.forget(episode)
         self.open -= 1
+        self._numbers.discard(episode)
         self._dropped(episode, reason)
 
 
@@ -316,7 +328,7 @@ def _judge(
         seat = request.seat
         if reply.__class__ is not Reply:
             raise NegolabError(f"player {policy.name} must give Reply objects, not {type(reply).__name__}")
-        text, finish, prompt_tokens, _, sha256 = reply[:5]
+        text, finish = reply[:2]
         if text.__class__ is not str or not text.isascii():
             text = clean_text(text)
         read = game.parse[seat != SELLER](text, game.codename, finish)
@@ -335,7 +347,7 @@ def _judge(
                 text = render_buyer(move.verb, move.price, "", "", game.codename)
                 game.answer(seat, move._replace(text=text))
                 continue
-        if sha256 is not None or prompt_tokens is not None or finish != "stop" or reply.completion_tokens is not None:
+        if reply[1:] != _BARE:
             game.note(seat, reply)
         game.answer(seat, read)
     return again, owners

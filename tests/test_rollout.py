@@ -3,6 +3,7 @@
 import pytest
 
 from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
+from negolab.catalog import load_catalog
 from negolab.episodes import Episode, parse_line, replay
 from negolab.errors import NegolabError
 from negolab.metrics import METRICS, buyer_types, closing_ranks, first_offer_match, paired, summarise
@@ -303,3 +304,22 @@ def test_ended_episodes_are_handed_over_before_anybody_is_asked_again():
         assert len(calls) == number  # one policy in all seats: one call a tick
         ended += [episode.scenario.episode for episode in episodes]
     assert sorted(ended) == list(range(9)) and len(calls) > 3
+
+
+def test_what_comes_with_a_reply_is_kept_whatever_it_is():
+    """Ids alone are enough: a trainer needs them also where nobody counted tokens."""
+
+    class Sampled:
+        name = "sampled"
+
+        def describe(self):
+            return {"name": self.name}
+
+        def reply(self, requests):
+            return [Reply("nonsense", ids=[1, 2], logprobs=[-0.5, -0.25], prompt_ids=[7, 8]) for _ in requests]
+
+    schedule = Schedule(regime("in_distribution"), load_catalog("sample").split("test")[:1], seed=0)
+    [episode] = play(schedule, Sampled(), make_buyers(["iter-60"]))
+    last = len(episode.turns) - 1
+    assert episode.notes[last]["ids"] == [1, 2] and episode.notes[last]["logprobs"] == [-0.5, -0.25]
+    assert list(episode.prompt_ids[last]) == [7, 8]

@@ -28,6 +28,9 @@ def add_parser(commands: Any) -> None:
     made.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
     made.add_argument("--seed", type=whole(0, MAX_SEED), default=0, help="of everything drawn (0)")
     made.add_argument("--episodes", type=whole(1, 10_000_000), help="how many scripted episodes to read")
+    made.add_argument("--from", dest="start", metavar="DIR", help="go on from this pocket model (with another seed)")
+    made.add_argument("--muon-lr", type=float, help="first learning rate of the matrices; it falls to zero")
+    made.add_argument("--adamw-lr", type=float, help="first learning rate of embeddings and norms")
     made.add_argument("--threads", type=whole(1, 1024), help="processor threads; default: torch's choice")
     made.set_defaults(run=run_pretrain)
 
@@ -57,7 +60,11 @@ def run_pretrain(args: argparse.Namespace) -> int:
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    given = {} if args.episodes is None else {"episodes": args.episodes}
-    found = pretrain(PocketSettings(seed=args.seed, **given), args.out, say=note)
+    given = {name: getattr(args, name) for name in ("episodes", "muon_lr", "adamw_lr")}
+    for name in ("muon_lr", "adamw_lr"):
+        if given[name] is not None and not 0 < given[name] <= 1:
+            raise NegolabError(f"--{name.replace('_', '-')} is {given[name]}; allowed: above 0, at most 1")
+    settings = PocketSettings(seed=args.seed, **{name: value for name, value in given.items() if value is not None})
+    found = pretrain(settings, args.out, start=args.start, say=note)
     print(json.dumps(found))
     return 0

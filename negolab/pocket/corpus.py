@@ -7,6 +7,7 @@ in the number of buyers and messages from the first example on; who has never se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -31,7 +32,8 @@ from negolab.seeds import generator
 
 BUYER_TYPES = ("iter-50", "iter-60", "iter-70")
 COMPARED = 3.0
-"""Weight of the tokens that say which bid is best and whether it covers the cost: few, and all else follows."""
+"""Weight of the tokens that say which bid is best, how high it is and whether it covers the cost, and of the ends of
+codenames: few, hard, and all else follows from them."""
 LOW, HIGH = 600, 430_000
 """Range of invented list prices, in cents."""
 
@@ -136,16 +138,30 @@ def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat
     """What ``seat`` was shown and said in an episode, as it stands in its context after its last reply."""
     ids: list[int] = []
     weights: list[float] = []
-    compared = set(tokenizer.convert_tokens_to_ids(list(COMPARISONS)))
+    compared = _compared(tokenizer)
     for message in conversations(episode, renderer)[seat].messages:
         text = f"<|{message['role']}|>{message['content']}<|end|>"
         part = tokenizer(text, add_special_tokens=False)["input_ids"]
         ids += part
         if message["role"] == "assistant":
-            weights += [0.0, *(COMPARED if token in compared else 1.0 for token in part[1:])]
+            weights += [0.0, *_of_said(part, compared)]
         else:
             weights += [0.0, *([0.0 if message["role"] == "system" else told] * (len(part) - 1))]
     return Text(np.asarray(ids, dtype=np.int32), np.asarray(weights, dtype=np.float32))
+
+
+def _compared(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
+    """Ids of what takes a comparison or a look-up, and of phrases behind which the next two tokens do."""
+    ends = [token for text, token in tokenizer.get_vocab().items() if re.fullmatch("_[0-9]+", text)]
+    ids = frozenset(tokenizer.convert_tokens_to_ids(list(COMPARISONS))) | frozenset(ends)
+    return ids, frozenset(tokenizer.convert_tokens_to_ids([text for text in COMPARISONS if text.endswith("$")]))
+
+
+def _of_said(part: Sequence[int], compared: tuple[frozenset[int], frozenset[int]]) -> Iterator[float]:
+    """Weights of a reply's tokens but the first, which stands for its role."""
+    hard, before = compared
+    for at, token in enumerate(part[1:], 1):
+        yield COMPARED if token in hard or part[at - 1] in before or part[at - 2] in before else 1.0
 
 
 def shown(episodes: int = 400) -> Iterator[str]:

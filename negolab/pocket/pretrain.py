@@ -137,21 +137,30 @@ def batches(settings: PocketSettings, tok: Any, pool: int = 512) -> Iterator[lis
 
 
 def pretrain(
-    settings: PocketSettings, out: str | Path, *, progress: bool | None = None, say: Callable[[str], object] = print
+    settings: PocketSettings,
+    out: str | Path,
+    *,
+    start: str | Path | None = None,
+    progress: bool | None = None,
+    say: Callable[[str], object] = print,
 ) -> dict[str, float]:
     """Make the base in the folder ``out``: model, tokenizer, ``pretrain.json`` and ``pretrain.csv``.
 
-    Returns the last losses. Raises ``NegolabError`` where ``out`` exists already or cannot be made.
+    ``start``: a pocket model's folder to go on from, with other examples (another seed); its record is kept.
+    Returns the last losses. Raises ``NegolabError`` where ``out`` exists already or cannot be made, and where ``start``
+    is no pocket model.
     """
     import torch
     from tqdm import tqdm
 
+    if start is not None and last_seed(start) == settings.seed:
+        raise NegolabError(f"the model in {start} was made with seed {settings.seed}; go on with another")
     folder = Path(out)
     if folder.exists() and any(folder.iterdir()):
         raise NegolabError(f"{folder} is not empty; give a folder that does not exist yet")
     folder.mkdir(parents=True, exist_ok=True)
-    tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
-    model = new_model(settings, tok).train()
+    tok, model, before = _begin(settings, start)
+    model.train()
     matrices: list[Any] = []
     others: list[Any] = []
     for name, weight in model.named_parameters():
@@ -192,6 +201,7 @@ def pretrain(
     tok.save_pretrained(folder)
     found = {"loss_said": round(float(last[0]), 4), "loss_told": round(float(last[1]), 4)}
     facts = {
+        **({"before": before} if before else {}),
         "settings": asdict(settings),
         "teacher": Teacher().describe(),
         "steps": step,
@@ -206,6 +216,36 @@ def pretrain(
     (folder / "pretrain.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     say(f"{step} steps, {tokens:,} tokens in {seconds:.0f} s; loss {found['loss_said']} on what is said")
     return found
+
+
+def last_seed(folder: str | Path) -> int | None:
+    """The seed of the examples that a pocket model has read last; None where that is not known."""
+    try:
+        found = json.loads((Path(folder) / "pretrain.json").read_text(encoding="utf-8"))
+        return int(found["settings"]["seed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _begin(settings: PocketSettings, start: str | Path | None) -> tuple[Any, Any, dict[str, Any]]:
+    """Tokenizer and model to begin with, and the record of how they were made, if they were."""
+    if start is None:
+        tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
+        return tok, new_model(settings, tok), {}
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = Path(start)
+    try:
+        before = json.loads((folder / "pretrain.json").read_text(encoding="utf-8"))
+        tok = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise NegolabError(f"{folder} holds no pocket model to go on from: {error}") from None
+    sizes = {"hidden": "hidden_size", "layers": "num_hidden_layers", "feed_forward": "intermediate_size"}
+    for mine, theirs in sizes.items():
+        if getattr(settings, mine) != getattr(model.config, theirs):
+            raise NegolabError(f"{folder} has {mine} {getattr(model.config, theirs)}, not {getattr(settings, mine)}")
+    return tok, model, before
 
 
 def _step(model: Any, batch: Sequence[corpus.Text], optimisers: Sequence[Any]) -> tuple[float, float]:

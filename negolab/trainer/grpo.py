@@ -299,6 +299,9 @@ class RowTrainer(GRPOTrainer):
             "mismatch_max": float(extremes[2]) if seen else 0.0,
         }
 
+    def _send_telemetry(self) -> None:
+        """Nothing is sent to anybody about a run."""
+
     # -- logging and checkpoints ----------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
