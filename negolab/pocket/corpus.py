@@ -152,7 +152,7 @@ def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat
 
 def _compared(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
     """Ids of what takes a comparison or a look-up, and of phrases behind which the next two tokens do."""
-    ends = [token for text, token in tokenizer.get_vocab().items() if re.fullmatch("_[0-9]+", text)]
+    ends = [token for text, token in tokenizer.get_vocab().items() if re.fullmatch("_[0-9]", text)]
     ids = frozenset(tokenizer.convert_tokens_to_ids(list(COMPARISONS))) | frozenset(ends)
     return ids, frozenset(tokenizer.convert_tokens_to_ids([text for text in COMPARISONS if text.endswith("$")]))
 

@@ -16,7 +16,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -237,15 +237,34 @@ def _begin(settings: PocketSettings, start: str | Path | None) -> tuple[Any, Any
     folder = Path(start)
     try:
         before = json.loads((folder / "pretrain.json").read_text(encoding="utf-8"))
-        tok = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True)
+        known = AutoTokenizer.from_pretrained(folder, local_files_only=True).get_vocab()
+        old = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True)
     except (OSError, ValueError) as error:
         raise NegolabError(f"{folder} holds no pocket model to go on from: {error}") from None
     sizes = {"hidden": "hidden_size", "layers": "num_hidden_layers", "feed_forward": "intermediate_size"}
     for mine, theirs in sizes.items():
-        if getattr(settings, mine) != getattr(model.config, theirs):
-            raise NegolabError(f"{folder} has {mine} {getattr(model.config, theirs)}, not {getattr(settings, mine)}")
-    return tok, model, before
+        if getattr(settings, mine) != getattr(old.config, theirs):
+            raise NegolabError(f"{folder} has {mine} {getattr(old.config, theirs)}, not {getattr(settings, mine)}")
+    tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
+    return tok, _taken_over(old, known, new_model(settings, tok), tok), before
+
+
+def _taken_over(old: Any, known: Mapping[str, int], model: Any, tok: Any) -> Any:
+    """``model`` with the weights of ``old``. Tokens that today's tokenizer has and the old one lacked begin anew."""
+    import torch
+
+    rows = old.get_input_embeddings().weight.detach()
+    table = model.get_input_embeddings().weight
+    weights = {name: weight for name, weight in old.state_dict().items() if not name.endswith(_TABLES)}
+    model.load_state_dict(weights, strict=False)
+    with torch.no_grad():
+        for text, token in tok.get_vocab().items():
+            if text in known:
+                table[token] = rows[known[text]]
+    return model
+
+
+_TABLES = ("embed_tokens.weight", "lm_head.weight")
 
 
 def _step(model: Any, batch: Sequence[corpus.Text], optimisers: Sequence[Any]) -> tuple[float, float]:

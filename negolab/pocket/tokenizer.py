@@ -2,8 +2,9 @@
 
 Why a tokenizer of its own: a model of a million parameters does not learn to compare prices that are spelt digit by
 digit, and cannot afford a thousand tokens of prompt. So each fixed piece of a prompt (found in rendered prompts), each
-phrase that the model may say, each whole number up to 999 and each ``.00`` to ``.99`` is one token, and so is the
-number of a codename. Numbers above 999 are cut into groups of three digits from the right ("1299" is "1" and "299").
+phrase that the model may say, each whole number up to 999 and each ``.00`` to ``.99`` is one token. A
+codename's number is spelt digit by digit: a thousand tokens more, each seldom seen, are not copied well (measured).
+Numbers above 999 are cut into groups of three digits from the right ("1299" is "1" and "299").
 
 What the pocket model does not read: titles, descriptions and the other side's Talk are dropped before tokenising, and
 any other text that is no phrase is one unknown token, however long. It bargains by prices. What it writes is decoded
@@ -71,7 +72,7 @@ _UNREAD = (
     r"(?<=\n\nTalk: )[^\n]+",
     r"\ATalk: [^\n]+",
 )
-_NUMBER = r"_[0-9]{1,3}(?![0-9])|\.[0-9]{2}(?![0-9])|[0-9]{1,3}(?=(?:[0-9]{3})*(?![0-9]))"
+_NUMBER = r"_[0-9]|(?<=_[0-9])[0-9]|(?<=_[0-9][0-9])[0-9]|\.[0-9]{2}(?![0-9])|[0-9]{1,3}(?=(?:[0-9]{3})*(?![0-9]))"
 
 
 def phrases(spoken: Sequence[str] = ()) -> list[str]:
@@ -84,12 +85,12 @@ def phrases(spoken: Sequence[str] = ()) -> list[str]:
 
 
 def numbers() -> list[str]:
-    """All tokens that are numbers: 0 to 999, three digits with leading zeros, cents, and the ends of codenames."""
+    """All tokens that are numbers: 0 to 999, three digits with leading zeros, cents, a codename's first digit."""
     return [
         *(str(value) for value in range(1000)),
         *(f"{value:03d}" for value in range(100)),
         *(f".{cents:02d}" for cents in range(100)),
-        *(f"_{place}" for place in range(1, 1000)),
+        *(f"_{digit}" for digit in range(10)),
     ]
 
 
