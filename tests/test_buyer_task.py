@@ -146,11 +146,13 @@ def test_what_it_describes_decides_it():
         ({"seller": {"name": "x"}}, "give model"),
         ({"seller": {"model": "vllm:x", "warmth": 1}}, "unknown option 'warmth'"),
         ({"seller": "prober"}, "unknown seller 'prober'"),
+        ({"seller": "begging"}, "is a persona; give personas"),
+        ({1: "persona", "turns": 3, "x": 2}, "unknown option '1'"),
     ],
 )
 def test_bad_options(options, says):
     with pytest.raises(NegolabError, match=says):
-        task(**options)
+        task(**options) if all(isinstance(name, str) for name in options) else BuyerOptions.from_mapping(options)
 
 
 def test_settings_of_the_other_task():

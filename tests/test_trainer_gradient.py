@@ -166,6 +166,18 @@ def test_on_policy_nothing_is_clipped_and_the_sampler_agrees(model, played, tmp_
     assert 0 < numbers["entropy"] < 7
 
 
+def test_a_first_sub_step_without_anything_to_learn_says_nothing_of_the_sampler(model, played, tmp_path):
+    rows, _, advantages, _ = played
+    half = [*[0.0] * 4, *advantages[4:]]
+    trainer = row_trainer(model, rows, half, tmp_path, sub_steps=2, learning_rate=1e-12)
+    seen: list[dict[str, float]] = []
+    trainer._finished = lambda step, numbers: seen.append(numbers) or numbers
+    trainer.train()
+    (numbers,) = seen
+    assert numbers["mismatch_max"] == numbers["mismatch_mean"] == 0  # not minus infinity
+    assert numbers["ratio_max"] == pytest.approx(1, abs=1e-3)
+
+
 def test_what_others_said_has_no_gradient_of_its_own(model, played, tmp_path):
     """Only own tokens are in the hand-written sum; with their marks taken away nothing is left, and with marks on all
     tokens something else comes out."""

@@ -97,7 +97,9 @@ def test_a_run_writes_down_every_step(whole, base):
         assert float(row["mismatch_max"]) < 1e-4  # the sampler plays with the weights that are trained
         assert 0 < float(row["entropy"]) < 8
     assert float(rows[0]["learning_rate"]) == 0.0 or float(rows[0]["learning_rate"]) < float(rows[1]["learning_rate"])
-    assert [row["step"] for row in table(whole / "timings.csv")] == ["0", "1", "2", "3"]
+    times = table(whole / "timings.csv")
+    assert [row["step"] for row in times] == ["0", "1", "2", "3"]
+    assert [float(row["save"]) > 0 for row in times] == [False, True, True, True]  # the checkpoint before the step
     evaluated = table(whole / "eval.csv")
     assert sorted({row["step"] for row in evaluated}) == ["0", "2", "4"]
     manifest = json.loads((whole / "manifest.json").read_text())
@@ -281,6 +283,14 @@ def test_a_mistake_is_one_line_and_leaves_no_folder(base, tmp_path, capsys):
         "sub_steps 5 is above groups 2": ["sub_steps=5", "groups=2"],
         "split 'none' does not exist": [f"model={base}", "train_split=none"],
         "unknown regime knob": [f"model={base}", "regimes.x.n=3"],
+        "allowed: a regime's knobs by name": [f"model={base}", "regimes.in_distribution=5"],
+        "'../x' is no name": [f"model={base}", "regimes={../x: {}}"],
+        "learns in markets, not in the bilateral game": [f"model={base}", "regimes={two: {base: bilateral}}"],
+        "lora is 8; allowed: settings such as": [f"model={base}", "lora=8"],
+        "sampler_options names temperature": [f"model={base}", "sampler_options.temperature=0.5"],
+        "unknown option 'warmth'": [f"model={base}", "sampler_options.warmth=1"],
+        "report_to names 'nobody'": [f"model={base}", "report_to=[nobody]"],
+        "exceeds the model's context": [f"model={base}", "max_tokens=4096"],
     }
     for line, changes in wrong.items():
         given = [part for change in changes for part in ("--set", change)]

@@ -57,6 +57,10 @@ class BuyerOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.seller, str | ModelSpec):
             raise NegolabError(f"task_options, seller: {self.seller!r}; allowed: a name, or model: ENGINE:NAME")
+        if self.seller in PERSONAS:
+            raise NegolabError(
+                f"task_options, seller: {self.seller!r} is a persona; give personas: [{self.seller}], and eval_personas"
+            )
         if not isinstance(self.eval_personas, tuple) or not self.eval_personas:
             raise NegolabError(f"task_options, eval_personas is {self.eval_personas!r}; allowed: a list of personas")
         if len({str(persona) for persona in self.eval_personas}) < len(self.eval_personas):
@@ -69,7 +73,7 @@ class BuyerOptions:
     def from_mapping(cls, given: Mapping[str, Any]) -> BuyerOptions:
         """From plain data; lists are as good as tuples. Raises ``NegolabError`` for an unknown key or bad value."""
         known = {option.name for option in fields(cls)}
-        unknown = sorted(set(given) - known)
+        unknown = sorted(str(key) for key in given if key not in known)
         if unknown:
             raise NegolabError(f"task_options: unknown option {unknown[0]!r}; allowed: {', '.join(sorted(known))}")
         values: dict[str, Any] = {
@@ -175,7 +179,7 @@ class BuyerTask:
     def check(self, learner: LanguageModel) -> list[str]:
         """See ``Task``."""
         told: list[str] = []
-        for schedule in self._schedules.values():
+        for schedule in [*self._markets.schedules(), *self._schedules.values()]:
             cast = Cast(self._seller, {LEARNER: learner})
             told += [line for line in cast.check(schedule) if line not in told]
         return told

@@ -14,9 +14,11 @@ from typing import Any
 from negolab.catalog import find_data, load_catalog
 from negolab.errors import NegolabError
 from negolab.policies.memory import GIB
+from negolab.policies.registry import make_bilateral
 from negolab.policies.spec import VllmSpec
 from negolab.trainer import estimate, gpu
-from negolab.trainer.lora import serving_problem
+from negolab.trainer.buyer_task import BuyerOptions
+from negolab.trainer.loop import check_sampler
 from negolab.trainer.settings import TrainSettings
 from negolab.trainer.vllm_sampler import ENGINE, learner_spec, sharing
 
@@ -34,9 +36,11 @@ def dry_run(settings: TrainSettings, box: gpu.Box | None = None, out: str | Path
         raise NegolabError("model names nothing to train; give a folder with a model, or a name on the hub")
     settings = replace(settings, data=find_data(settings.data))
     config, box = estimate.config_of(settings.model), box or gpu.box_here()
-    problem = serving_problem(settings.lora, settings.sampler) if settings.lora is not None else ""
-    if problem:
-        raise NegolabError(problem)
+    check_sampler(settings)
+    if settings.task == "buyer":
+        seller = BuyerOptions.from_mapping(settings.task_options).seller
+        if isinstance(seller, str):
+            make_bilateral("seller", seller)
     if settings.groups % box.gpus:
         raise NegolabError(
             f"groups {settings.groups} is no multiple of the {box.gpus} GPUs: each plays whole groups, as many as the "

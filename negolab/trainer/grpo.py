@@ -138,7 +138,7 @@ class RowTrainer(GRPOTrainer):
         self.stop = False
         """End after the step under way, with a checkpoint."""
         self.seconds = {"loss": 0.0, "optimiser": 0.0, "save": 0.0}
-        """Since a step began."""
+        """Since a step began; ``save``: since the step before was written down, which its checkpoint follows."""
         self._buffered_inputs: Any = None
         self._folder = folder
         self._source, self._finished = source, finished
@@ -171,7 +171,7 @@ class RowTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """The micro-batches of each sub-step, on the processor; see ``_on_device``."""
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        self.seconds |= {"loss": 0.0, "optimiser": 0.0}
         parts = self._source(self.steps_done)
         if self.settings.loss == "grpo":
             for part in parts:
@@ -296,7 +296,8 @@ class RowTrainer(GRPOTrainer):
             "clip_low_fraction": float(sums[4]) / n,
             "clip_high_fraction": float(sums[5]) / n,
             "mismatch_mean": float(begun[6]) / first_n,
-            "mismatch_max": float(extremes[2]) if seen else 0.0,
+            # The first sub-step alone may have nothing to learn from.
+            "mismatch_max": float(extremes[2]) if float(begun[0]) > 0 else 0.0,
         }
 
     def _send_telemetry(self) -> None:
@@ -314,6 +315,7 @@ class RowTrainer(GRPOTrainer):
         if len(self._updates) == self.settings.sub_steps:
             numbers = self._finished(self.steps_done - 1, self._numbers())
             self.updating = False
+            self.seconds["save"] = 0.0
             Trainer.log(self, dict(numbers))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -15,7 +15,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 from negolab.catalog import find_data, load_catalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
+from negolab.policies.chat_template import first_line
 from negolab.policies.fingerprint import fingerprint
 from negolab.policies.spec import located
 from negolab.trainer import checkpoints, evaluation, records
 from negolab.trainer.advantages import advantages_of
 from negolab.trainer.batches import SubStep, sub_steps_of
+from negolab.trainer.lora import serving_problem
 from negolab.trainer.processes import Processes, together
 from negolab.trainer.rows import RowStatistics, rows_of, statistics_of
 from negolab.trainer.settings import TrainSettings
@@ -49,6 +51,7 @@ _NUMBERS = (
 _PROBED = ("probe_mean", "probe_max")
 """How far a sampler with weights of its own is from the trainer; see ``trainer.probe``."""
 SECONDS = ("rollout", "rows", "loss", "optimiser", "evaluation", "save", "whole")
+"""Of ``timings.csv``; ``save`` is the checkpoint before the step."""
 Say = Callable[[str], object]
 
 
@@ -96,7 +99,8 @@ def train(settings: TrainSettings, out: str | Path, *, say: Say | None = None, p
     if not settings.model:
         raise NegolabError("model names nothing to train; give a folder with a model, or a name on the hub")
     settings = replace(settings, model=located(settings.model))
-    _check_packages()
+    _check_packages(settings.lora is not None)
+    check_sampler(settings)
     records.check_place(folder)
     processes = together(settings)
     if not processes.main:
@@ -104,14 +108,39 @@ def train(settings: TrainSettings, out: str | Path, *, say: Say | None = None, p
     with closing(make_task(settings)) as task:
         model, tokenizer, adapter = _load(settings, say)
         run = _Run(settings, folder, task, model, tokenizer, adapter, processes, say, progress)
-        with records.locked(folder) if processes.main else nullcontext():
-            return run.play()
+        with closing(run.sampler):
+            for line in task.check(run.sampler.policy()):
+                run.say(line)
+            with records.locked(folder) if processes.main else nullcontext():
+                return run.play()
 
 
-def _check_packages() -> None:
-    for name in _PACKAGES:
+def _check_packages(lora: bool) -> None:
+    for name in (*_PACKAGES, *(["peft"] if lora else [])):
         if importlib.util.find_spec(name) is None:
             raise NegolabError(f"training needs the package {name}: pip install 'negolab[train]'")
+
+
+def check_sampler(settings: TrainSettings) -> None:
+    """Raise ``NegolabError`` for settings that the learner cannot play with. Needs neither torch nor vLLM."""
+    module = "vllm_sampler" if settings.sampler == "vllm" else "sampler"
+    importlib.import_module(f"negolab.trainer.{module}").learner_spec(settings)
+    if settings.lora is not None:
+        problem = serving_problem(settings.lora, settings.sampler)
+        if problem:
+            raise NegolabError(problem)
+
+
+def _check_trackers(names: Sequence[str]) -> None:
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise NegolabError(f"report_to names {name!r}; allowed: {', '.join(sorted(INTEGRATION_TO_CALLBACK))}")
+        try:
+            INTEGRATION_TO_CALLBACK[name]()
+        except (ImportError, RuntimeError) as error:  # what it needs is not installed
+            raise NegolabError(f"report_to names {name!r}, which cannot be used: {first_line(error)}") from None
 
 
 def _load(settings: TrainSettings, say: Say) -> tuple[Any, Any, dict[str, Any]]:
@@ -125,6 +154,7 @@ def _load(settings: TrainSettings, say: Say) -> tuple[Any, Any, dict[str, Any]]:
     from negolab.policies.hf_model import load_config, read_weights
     from negolab.policies.spec import TransformersSpec
 
+    _check_trackers(settings.report_to)
     gpu = torch.cuda.is_available()
     dtype = settings.dtype
     if dtype == "auto":
@@ -199,33 +229,31 @@ class _Run:
         from negolab.trainer.grpo import RowTrainer
 
         settings, folder = self.settings, self.folder
-        with closing(self.sampler):
-            for line in self.task.check(self.sampler.policy()):
-                self.say(line)
-            for line in self.processes.from_main(lambda: list(records.open_manifest(folder, self.manifest))):
-                self.say(line)
-            found = checkpoints.newest(folder)
-            done, path = found or (0, None)
-            if done >= settings.steps and self._finished_before():
-                self.say(f"{folder} is complete: {settings.steps} steps")
-                return self.total
-            self.processes.from_main(lambda: self._cut(done))
-            self.trainer = RowTrainer(self.model, self.tokenizer, settings, folder, self._step, self._after)
-            if done:
-                self.say(f"going on after step {done} of {settings.steps}")
-            with self._bar(done), _interrupts(self.trainer) as caught:
-                try:
-                    if done < settings.steps:
-                        self.trainer.train(resume_from_checkpoint=None if path is None else str(path))
-                    else:
-                        self.trainer._load_from_checkpoint(str(path))
-                except KeyboardInterrupt:
-                    self._save_interrupted()
-                    raise
-                if caught:
-                    caught[0]()
-                self._evaluate(settings.steps)
-                self._keep_model()
+        for line in self.processes.from_main(lambda: list(records.open_manifest(folder, self.manifest))):
+            self.say(line)
+        found = checkpoints.newest(folder)
+        done, path = found or (0, None)
+        if done >= settings.steps and self._finished_before():
+            self.say(f"{folder} is complete: {settings.steps} steps")
+            return self.total
+        self.processes.from_main(lambda: self._cut(done))
+        self.trainer = RowTrainer(self.model, self.tokenizer, settings, folder, self._step, self._after)
+        if done:
+            self.say(f"going on after step {done} of {settings.steps}")
+        with self._bar(done), _interrupts(self.trainer) as caught:
+            try:
+                if done < settings.steps:
+                    self.trainer.train(resume_from_checkpoint=None if path is None else str(path))
+                else:
+                    self.trainer._load_from_checkpoint(str(path))
+            except KeyboardInterrupt:
+                self._save_interrupted()
+                raise
+            self.total.seconds["save"] += self.trainer.seconds["save"]  # the last checkpoint's
+            if caught:
+                caught[0]()
+            self._evaluate(settings.steps)
+            self._keep_model()
         return self.total
 
     def _make_sampler(self) -> Sampler:
@@ -304,7 +332,7 @@ class _Run:
             self.metrics.append([row])
         seconds = self.seconds | {name: self.trainer.seconds[name] for name in ("loss", "optimiser")}
         seconds["save"] = self.trainer.seconds["save"]
-        seconds["whole"] = time.perf_counter() - self.began
+        seconds["whole"] = time.perf_counter() - self.began + seconds["save"]
         kept = {name: round(value, 3) for name, value in seconds.items()}
         if self.processes.main:
             self.timings.append([{"step": step, **kept, "sampled_tokens": self.row["trained_tokens"]}])

@@ -10,14 +10,44 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
+from negolab.errors import NegolabError
 from negolab.policies.hf_model import LEARNER, Given
 from negolab.policies.model import LanguageModel
-from negolab.policies.spec import TransformersSpec
+from negolab.policies.spec import TransformersSpec, spec_of
 from negolab.policies.transformers import TransformersEngine
 from negolab.trainer.settings import TrainSettings
 
 NAME = "learner"
 """What the learner is called in episodes."""
+
+_TAKEN = (
+    *("name", "revision", "dtype", "device", "thinking", "temperature", "top_p", "max_tokens", "adapter", "batch"),
+    "top_k",  # what it cuts off is not in the log-probabilities
+)
+
+
+def learner_spec(settings: TrainSettings) -> TransformersSpec:
+    """The learner as a player of the weights in this process. Needs no torch.
+
+    Raises ``NegolabError`` for an option that does not exist or has its place among the settings, and for a setting
+    that the player does not take.
+    """
+    for name in _TAKEN:
+        if name in settings.sampler_options:
+            raise NegolabError(f"sampler_options names {name}, which is a setting of its own, or none while training")
+    options = {
+        **settings.sampler_options,
+        "name": NAME,
+        "thinking": settings.thinking,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "max_tokens": settings.max_tokens,
+        "adapter": LEARNER if settings.lora is not None else "",
+        "batch": settings.sampler_batch,
+    }
+    made = spec_of(f"transformers:{NAME}", options)
+    assert isinstance(made, TransformersSpec)
+    return made
 
 
 class Sampler(Protocol):
@@ -46,17 +76,7 @@ class LiveSampler:
         adapters = list(getattr(model, "peft_config", {}))
         self._model = model
         self._adapter = LEARNER if adapters else ""
-        self._spec = TransformersSpec(
-            model=NAME,
-            name=NAME,
-            thinking=settings.thinking,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            max_tokens=settings.max_tokens,
-            adapter=self._adapter,
-            batch=settings.sampler_batch,
-            **settings.sampler_options,
-        )
+        self._spec = replace(learner_spec(settings), adapter=self._adapter)
         self.engine = TransformersEngine([self._spec], Given(model, tokenizer, adapters[0] if adapters else ""))
 
     def policy(self, temperature: float | None = None) -> LanguageModel:

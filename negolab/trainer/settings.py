@@ -189,7 +189,11 @@ class TrainSettings:
         """The regimes with their weights. Raises ``NegolabError`` for a knob or weight that is not allowed."""
         made = []
         for name, given in self.regimes.items():
-            knobs = dict(given or {})
+            if re.fullmatch(r"\w[\w.-]*", str(name)) is None:  # folders are called so
+                raise NegolabError(f"regimes: {str(name)!r} is no name; allowed: letters, digits, _, - and .")
+            if given is not None and not isinstance(given, Mapping):
+                raise NegolabError(f"regimes, {name}: {given!r}; allowed: a regime's knobs by name")
+            knobs = {str(key): value for key, value in (given or {}).items()}
             weight, base = knobs.pop("weight", 1.0), knobs.pop("base", name if name in REGIMES else "in_distribution")
             if not _number(1e-9, 1e9)(weight):
                 raise NegolabError(f"regimes, {name}: weight is {weight!r}; allowed: a number above 0")
@@ -256,6 +260,8 @@ def _values(given: Mapping[str, Any], where: str, of: Any = TrainSettings) -> di
         kind = str(known[key].type)
         if key == "lora" and isinstance(value, Mapping):
             value = LoraSettings.from_mapping(value)
+        elif key == "lora" and not isinstance(value, LoraSettings | None):
+            raise NegolabError(f"{where}: lora is {value!r}; allowed: settings such as rank: 32, or nothing")
         elif isinstance(value, list):
             value = tuple(value)
         elif type(value) is int and kind == "float":

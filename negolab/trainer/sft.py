@@ -67,7 +67,7 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
         raise NegolabError("model names nothing to train; give --model: a folder with a model, or a name on the hub")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise NegolabError("negolab sft runs in one process; start it without accelerate or torchrun")
-    _check_packages()
+    _check_packages(settings.lora is not None)
     records.check_place(folder)
     settings = replace(settings, model=located(settings.model))
     data = read(settings)

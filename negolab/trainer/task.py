@@ -116,6 +116,10 @@ class Markets:
         n = len(self.products)
         return n // self.groups if n >= self.groups else n / self.groups
 
+    def schedules(self) -> list[Schedule]:
+        """Every product once in each regime: what players are held against before a run (``Cast.check``)."""
+        return [Schedule(w.regime, self.products, seed=self.seed, per_product=1) for w in self.regimes]
+
     def step(self, step: int, seat: int) -> list[Scenario]:
         """See ``Task.markets``; ``seat`` is the learner's."""
         made: list[Scenario] = []
@@ -186,6 +190,9 @@ class SellerTask:
             raise NegolabError(f"{len(shared)} products are in both splits ({min(shared)}, ...)")
         self._markets = Markets(regimes, train, seed=seed, groups=groups, group_size=group_size)
         self.steps_per_epoch = self._markets.steps_per_epoch
+        other = next((w.regime for w in regimes if w.regime.game != "market"), None)
+        if other is not None:  # there the buyer is paid, and the seller guarded
+            raise NegolabError(f"regime {other.name}: the task seller learns in markets, not in the {other.game} game")
         names = [weighted.regime.name for weighted in regimes]
         if len(set(names)) < len(names):
             raise NegolabError(f"two regimes of a training task have the same name: {', '.join(names)}")
@@ -224,7 +231,7 @@ class SellerTask:
     def check(self, learner: LanguageModel) -> list[str]:
         """See ``Task``."""
         told: list[str] = []
-        for schedule in self._schedules.values():
+        for schedule in [*self._markets.schedules(), *self._schedules.values()]:
             cast = Cast(learner, {kind: self._buyers[kind] for kind in schedule.regime.buyer_types})
             told += [line for line in cast.check(schedule) if line not in told]
         return told
