@@ -18,6 +18,12 @@ PAPERS = {
     "Qwen3-30B-A3B-Instruct-2507-trained": "trained 30B",
     "Qwen3-30B-A3B-Instruct-2507-untrained": "untrained 30B",
 }
+SMALL = "SmolLM2-135M-Instruct"
+TRAINING = ROOT / "figures" / "laptop" / "training"
+TRAINED = {
+    "seller": ["reward", "deal_rate", "surplus_ratio", "distinct_buyers", "top_buyer_rate", "below_cost_rate"],
+    "buyer": ["reward", "deal_rate", "bargained_ratio", "first_offer_ratio", "overshoot_rate"],
+}
 COLUMNS = ["reward", "surplus_ratio", "deal_rate", "distinct_buyers", "top_buyer_rate", "below_cost_rate"]
 
 
@@ -37,9 +43,10 @@ def readme_rows():
     """The lines of the README's table of results."""
     for name, regime in SHOWN.items():
         for row in rows(name):
-            if row["source"] == "ours (language model)" or (row["source"] == "paper" and row["seller"] not in PAPERS):
+            if row["seller"] == SMALL or (row["source"] == "paper" and row["seller"] not in PAPERS):
                 continue
-            who = f"{row['seller']} (scripted)" if row["source"] != "paper" else f"*paper: {PAPERS[row['seller']]}*"
+            kind = "language model, 1M" if row["source"] == "ours (language model)" else "scripted"
+            who = f"{row['seller']} ({kind})" if row["source"] != "paper" else f"*paper: {PAPERS[row['seller']]}*"
             n = row["reward_n"]
             yield f"| {regime} | {who} | " + " | ".join(cell(row, c) for c in COLUMNS) + f" | {n} |"
 
@@ -50,9 +57,32 @@ def test_the_readmes_results_are_the_committed_ones():
         assert line in text, f"README lacks or differs from: {line}"
 
 
+def training_rows():
+    """The README's lines of the committed training runs: the first and the last evaluation of each."""
+    for folder in sorted(TRAINING.iterdir()):
+        task = folder.name.partition("-")[0]
+        with (folder / "eval.csv").open(encoding="utf-8", newline="") as file:
+            found = list(csv.DictReader(file))
+        steps = sorted({int(row["step"]) for row in found})
+        for step in (steps[0], steps[-1]):
+            mine = [row for row in found if int(row["step"]) == step]
+            regime = mine[0]["regime"]
+            by_name = {row["metric"]: row for row in mine if row["regime"] == regime}
+            cells = [f"{float(by_name[c]['mean']):.3f} ± {float(by_name[c]['se']):.3f}" for c in TRAINED[task]]
+            yield f"| {folder.name} | {step} | {' | '.join(cells)} | {by_name['reward']['n']} |"
+
+
+def test_the_training_results_are_the_committed_ones():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = list(training_rows())
+    assert len(lines) >= 4
+    for line in lines:
+        assert line in text, f"README lacks or differs from: {line}"
+
+
 def test_the_language_model_s_row_is_the_committed_one():
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    (row,) = [r for r in rows("table9_in_distribution.csv") if r["source"] == "ours (language model)"]
+    (row,) = [r for r in rows("table9_in_distribution.csv") if r["seller"] == SMALL]
     assert f"{row['seller']} ended" in text
     assert f"{float(row['reward']):.3f} ± {float(row['reward_se']):.3f} (n = {row['reward_n']})" in text
     (kinds,) = [r for r in rows("violation_kinds_in_distribution.csv") if r["seller"] == row["seller"]]

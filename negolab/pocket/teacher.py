@@ -23,7 +23,7 @@ from negolab.policies.bilateral_talk import BUYER_REASONS
 from negolab.policies.scripted_bilateral import BUYER_STYLES, BilateralBuyer
 from negolab.seeds import uniform
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,10 @@ class BilateralTeacher:
 
 
 def _rounded_up(cents: int) -> int:
-    """Whole dollars from $20 on, half dollars from $5 on, else five cents: amounts that people say, never less."""
-    step = 100 if cents >= 2000 else 50 if cents >= 500 else 5
-    return -(-cents // step) * step
+    """An amount that people would name, never less: steps of $50 from $1,000 on, of $10 from $200, $5 from $50, $1 from
+    $20, then 50 and 5 cents. Amounts to the dollar at every height would be hundreds of tokens, each hardly ever right,
+    and a small model that is that unsure says anything (measured)."""
+    for least, step in ((100_000, 5_000), (20_000, 1_000), (5_000, 500), (2_000, 100), (500, 50)):
+        if cents >= least:
+            return -(-cents // step) * step
+    return -(-cents // 5) * 5
