@@ -19,7 +19,9 @@ def add_parser(commands: Any) -> None:
         description="Trains the model that a profile names. Run the same command again to resume: an interrupted run "
         "goes on after its last checkpoint.",
     )
-    parser.add_argument("--profile", required=True, metavar="NAME", help="smoke, laptop, gpu, or a YAML file")
+    parser.add_argument(
+        "--profile", required=True, metavar="NAME", help="smoke, laptop, laptop_buyer, gpu, gpu_buyer, or a YAML file"
+    )
     parser.add_argument(
         "--set",
         action="append",

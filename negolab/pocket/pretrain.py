@@ -153,13 +153,17 @@ def pretrain(
     import torch
     from tqdm import tqdm
 
-    if start is not None and last_seed(start) == settings.seed:
+    if start is not None and settings.seed in seeds_of(start):
         raise NegolabError(f"the model in {start} was made with seed {settings.seed}; go on with another")
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
-        raise NegolabError(f"{folder} is not empty; give a folder that does not exist yet")
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "not empty" if folder.is_dir() else "a file"
+        raise NegolabError(f"{folder} is {what}; give a folder that does not exist yet")
     tok, model, before = _begin(settings, start)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NegolabError(f"cannot make {folder}: {error.strerror or error}") from error
     model.train()
     matrices: list[Any] = []
     others: list[Any] = []
@@ -218,13 +222,17 @@ def pretrain(
     return found
 
 
-def last_seed(folder: str | Path) -> int | None:
-    """The seed of the examples that a pocket model has read last; None where that is not known."""
+def seeds_of(folder: str | Path) -> list[int]:
+    """The seeds of the examples that a pocket model has read, the last first; none where they are not known."""
+    found = []
     try:
-        found = json.loads((Path(folder) / "pretrain.json").read_text(encoding="utf-8"))
-        return int(found["settings"]["seed"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        record = json.loads((Path(folder) / "pretrain.json").read_text(encoding="utf-8"))
+        while record:
+            found.append(int(record["settings"]["seed"]))
+            record = record.get("before")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return found
 
 
 def _begin(settings: PocketSettings, start: str | Path | None) -> tuple[Any, Any, dict[str, Any]]:
