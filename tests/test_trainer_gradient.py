@@ -178,6 +178,14 @@ def test_a_first_sub_step_without_anything_to_learn_says_nothing_of_the_sampler(
     assert numbers["ratio_max"] == pytest.approx(1, abs=1e-3)
 
 
+def test_a_models_own_dropout_is_no_noise_in_the_ratios(model, played, tmp_path):
+    rows, _, advantages, _ = played
+    quiet = gradient(row_trainer(model, rows, advantages, tmp_path / "quiet"))
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    assert close(gradient(row_trainer(model, rows, advantages, tmp_path / "dropping")), quiet)
+
+
 def test_what_others_said_has_no_gradient_of_its_own(model, played, tmp_path):
     """Only own tokens are in the hand-written sum; with their marks taken away nothing is left, and with marks on all
     tokens something else comes out."""

@@ -123,6 +123,7 @@ class RowTrainer(GRPOTrainer):
         finished: Finished = lambda step, numbers: numbers,
     ) -> None:
         """``model``: of transformers or peft, in memory; ``folder``: the run's, for checkpoints."""
+        _without_dropout(model)
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -340,6 +341,16 @@ class RowTrainer(GRPOTrainer):
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._saving or self._folder)
+
+
+def _without_dropout(model: Any) -> None:
+    """Switch the model's own dropout off: replies are sampled without it, and their ratios would be noise. What
+    ``lora.dropout`` asks for stays."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Dropout) and "lora_dropout" not in name:
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):  # as Llama and its like keep it
+            module.attention_dropout = 0.0
 
 
 @contextmanager
