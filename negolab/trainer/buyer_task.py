@@ -138,7 +138,7 @@ class BuyerTask:
         self._eval_split = eval_split
         train, held = catalog.split(train_split), catalog.split(eval_split)[:eval_products]
         shared = {p.listing.codename for p in train} & {p.listing.codename for p in held}
-        if shared and train_split != eval_split:
+        if shared:
             raise NegolabError(f"{len(shared)} products are in both splits ({min(shared)}, ...)")
         games = [Weighted(options.regime(), 1.0)]
         self._markets = Markets(games, train, seed=seed, groups=groups, group_size=group_size)

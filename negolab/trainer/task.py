@@ -186,7 +186,7 @@ class SellerTask:
         self._splits = (train_split, eval_split)
         train, held = catalog.split(train_split), catalog.split(eval_split)[:eval_products]
         shared = {p.listing.codename for p in train} & {p.listing.codename for p in held}
-        if shared and train_split != eval_split:
+        if shared:
             raise NegolabError(f"{len(shared)} products are in both splits ({min(shared)}, ...)")
         self._markets = Markets(regimes, train, seed=seed, groups=groups, group_size=group_size)
         self.steps_per_epoch = self._markets.steps_per_epoch
