@@ -31,6 +31,8 @@ def main() -> None:
     if args.name:
         source = args.run / ("model" if args.step is None else f"checkpoints/step-{args.step:06d}")
         place = ROOT / "data" / "pocket" / args.name
+        if not (source / "model.safetensors").exists():
+            parser.error(f"{source} holds no model")
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         for file in (*MODEL, "chat_template.jinja"):
