@@ -113,7 +113,7 @@ def test_a_language_model_may_be_the_seller(monkeypatch):
     assert all(t.fallback for e in played for t in e.turns if t.seat == SELLER)
     learner = LanguageModel(spec_of("openai:me", {"base_url": "http://localhost:1/v1"}), FakeEngine(lambda p: None))
     learner.engine.check = lambda conversations, most: [f"{len(conversations)} conversations"]
-    assert made.check(learner) == ["me: 3 conversations"]
+    assert made.check(learner)[0] == "me: 4 conversations"
     assert made.manifest("bilateral", BilateralBuyer("naive"))["settings"]["seller"] == "openai:fake"
     assert [player.name for player in made.opponents] == ["fake"]
     made.close()

@@ -197,13 +197,10 @@ def test_first_embeddings_of_near_numbers_are_near(tok):
         a_id, b_id = tok.convert_tokens_to_ids([a, b])
         return float(unit[a_id] @ unit[b_id])
 
-    for value in (20, 137, 640):
-        assert (
-            like(str(value), str(value + 1))
-            > like(str(value), str(value + 12))
-            > like(str(value), "\nAction: [SELL] $")
-        )
-        assert like(str(value), str(value + 1)) < 0.99
+    values = range(20, 900, 7)
+    near, far = (np.mean([like(str(v), str(v + by)) for v in values]) for by in (1, 40))
+    phrase = np.mean([like(str(v), "\nAction: [SELL] $") for v in values])
+    assert 0.9 > near > far + 0.05 > phrase + 0.1
     assert like("\nTarget: Buyer 2\nTalk: ", "\nTarget: Buyer 3\nTalk: ") > 0.2
     assert like("\nTarget: Buyer 2\nTalk: ", "Buyer 2:\nTalk: ") > 0.2
 

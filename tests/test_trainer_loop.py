@@ -236,6 +236,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(whole, base, tmp_path, num
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that starts tests in the background has interrupts ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     for line in process.stdout:

@@ -11,7 +11,8 @@ import importlib.util
 import json
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,10 +282,24 @@ def smoke_run(task: str, place: Path) -> TrainingRun:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="IProgress not found")  # a notebook without widgets
             changes["model"] = _smoke_model(place)
-            train(load_profile("smoke").changed(changes), folder, progress=False)
+            with _one_thread():
+                train(load_profile("smoke").changed(changes), folder, progress=False)
     except NegolabError as error:
         raise ParameterError(f"the smoke run failed: {error}") from None
     return read_run(folder)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So small a model gains nothing from more threads, and where cores are shared they wait for each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _smoke_model(place: Path) -> str:
