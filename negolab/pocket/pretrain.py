@@ -110,8 +110,7 @@ def first_embeddings(settings: PocketSettings, tok: Any, table: np.ndarray) -> n
                 made = unit(_waves(value) @ waves) + 0.5 * unit(kinds[kind]) + 0.8 * unit(g.standard_normal(hidden))
                 table[token] = size * unit(made)
     for token, names in tokenizer.alike(tok):
-        if not names[0].startswith("turn"):
-            table[token] = size * unit(sum(part(name) for name in names) + 0.5 * unit(g.standard_normal(hidden)))
+        table[token] = size * unit(sum(part(name) for name in names) + 0.5 * unit(g.standard_normal(hidden)))
     return table
 
 

@@ -135,14 +135,11 @@ def build(spoken: Sequence[str] = ()) -> Any:
 
 
 def alike(tokenizer: Any) -> Iterator[tuple[int, list[str]]]:
-    """For each token that says something of a buyer or is a number, its id and the names of what it shares with others
-    (used for the first embeddings)."""
+    """For each token that says something of a buyer, its id and the names of what it shares with others (used for the
+    first embeddings)."""
     vocabulary = tokenizer.get_vocab()
     for text, token in sorted(vocabulary.items(), key=lambda pair: pair[1]):
         for kind, phrase in enumerate(_BY_BUYER):
             for buyer in range(1, N_BUYERS + 1):
                 if text == phrase.replace("{}", str(buyer)):
                     yield token, [f"phrase {kind}", f"buyer {buyer}"]
-        found = re.fullmatch(r" @ turn ([0-9]+)", text)
-        if found:
-            yield token, ["turn", f"count {found[1]}"]
