@@ -23,15 +23,20 @@ def add_parser(commands: Any) -> None:
         "pretrain",
         help="make the base model from nothing",
         description="Make the base model from nothing, on scripted play with invented products: about an hour on two "
-        "cores. The same seed, threads and versions give the same model.",
+        "cores. The same seed, threads and versions give the same model. Run the same command again to resume: an "
+        "interrupted or killed run goes on after its last checkpoint, to the same model. Checkpoints lie in "
+        "DIR/unfinished until the model is saved.",
     )
-    made.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
+    made.add_argument("--out", required=True, metavar="DIR", help="a new folder, or this run's own to resume it")
     made.add_argument("--seed", type=whole(0, MAX_SEED), default=0, help="of everything drawn (0)")
     made.add_argument("--episodes", type=whole(1, 10_000_000), help="how many scripted episodes to read")
     made.add_argument("--from", dest="start", metavar="DIR", help="go on from this pocket model (with another seed)")
     made.add_argument("--muon-lr", type=float, help="first learning rate of the matrices; it falls to zero")
     made.add_argument("--adamw-lr", type=float, help="first learning rate of embeddings and norms")
     made.add_argument("--threads", type=whole(1, 1024), help="processor threads; default: torch's choice")
+    made.add_argument(
+        "--save-every", type=whole(1, 10_000_000), metavar="STEPS", help="between checkpoints (150, about 3 minutes)"
+    )
     made.set_defaults(run=run_pretrain)
 
 
@@ -56,7 +61,7 @@ def run_pretrain(args: argparse.Namespace) -> int:
         import transformers  # noqa: F401
     except ImportError as error:
         raise NegolabError(f"{error.name} is needed to make a model: pip install 'negolab[train]'") from None
-    from negolab.pocket.pretrain import PocketSettings, pretrain
+    from negolab.pocket.pretrain import SAVE_EVERY, PocketSettings, pretrain
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
@@ -65,6 +70,7 @@ def run_pretrain(args: argparse.Namespace) -> int:
         if given[name] is not None and not 0 < given[name] <= 1:
             raise NegolabError(f"--{name.replace('_', '-')} is {given[name]}; allowed: above 0, at most 1")
     settings = PocketSettings(seed=args.seed, **{name: value for name, value in given.items() if value is not None})
-    found = pretrain(settings, args.out, start=args.start, say=note)
+    save_every = SAVE_EVERY if args.save_every is None else args.save_every
+    found = pretrain(settings, args.out, start=args.start, save_every=save_every, say=note)
     print(json.dumps(found))
     return 0

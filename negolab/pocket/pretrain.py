@@ -4,30 +4,33 @@ Not TRL's SFTTrainer, which ``trainer/sft.py`` uses for models that exist: here 
 matrices are trained with Muon (several times fewer tokens than with AdamW at this size, measured), and batches are made
 of texts of like length.
 
-The first embeddings are not all random. A number starts as waves of its value and of its logarithm, a buyer's phrases
-share a part. That 37 lies between 36 and 38 need not be learnt from a million examples then; how numbers are compared,
-and that they should be, is.
+A run that was killed goes on after its last checkpoint (``unfinished.py``), on one machine and number of threads to the
+same bytes as one that was not: examples are a function of the settings, and nothing else is drawn on the way.
 """
 
 from __future__ import annotations
 
-import csv
+import hashlib
 import json
-import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from negolab.errors import NegolabError
-from negolab.pocket import corpus, tokenizer, words
+from negolab.pocket import corpus, tokenizer, unfinished, words
+from negolab.pocket.first_weights import new_model, taken_over
 from negolab.pocket.muon import muon
-from negolab.pocket.teacher import Teacher
+from negolab.pocket.teacher import BilateralTeacher, Teacher
 from negolab.seeds import generator
+from negolab.trainer import records
+
+SAVE_EVERY = 150
+"""Steps between checkpoints: about three minutes on one core."""
+_COLUMNS = ("step", "texts", "tokens", "loss_said", "loss_told", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,78 +56,17 @@ class PocketSettings:
     """Weight in the loss of what a seat is told, beside 1 for what it says."""
 
 
-def new_model(settings: PocketSettings, tok: Any) -> Any:
-    """An untrained model with the first embeddings described above, in float32."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+def batches(settings: PocketSettings, tok: Any, *, skip: int = 0, pool: int = 512) -> Iterator[list[corpus.Text]]:
+    """Texts in batches of at most ``batch_tokens``, of like length within a batch, in a seeded order.
 
-    torch.manual_seed(settings.seed)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tok),
-            hidden_size=settings.hidden,
-            intermediate_size=settings.feed_forward,
-            num_hidden_layers=settings.layers,
-            num_attention_heads=settings.heads,
-            num_key_value_heads=settings.kv_heads,
-            head_dim=settings.hidden // settings.heads,
-            max_position_embeddings=4096,
-            rope_theta=10_000.0,
-            tie_word_embeddings=True,
-            attention_bias=False,
-            pad_token_id=tok.pad_token_id,
-            eos_token_id=tok.eos_token_id,
-            bos_token_id=None,
-            dtype="float32",
-        )
-    )
-    table = model.get_input_embeddings().weight
-    with torch.no_grad():
-        first = torch.from_numpy(first_embeddings(settings, tok, table.numpy().copy()))
-        table.copy_(first)
-    return model
-
-
-def first_embeddings(settings: PocketSettings, tok: Any, table: np.ndarray) -> np.ndarray:
-    """``table`` (vocabulary, hidden) with its rows for numbers and buyers' phrases replaced; all of one length."""
-    g = generator(settings.seed, "pocket embeddings")
-    hidden = table.shape[1]
-    size = float(np.linalg.norm(table, axis=1).mean())
-    waves = g.standard_normal((_waves(0.0).size, hidden))
-    parts: dict[str, np.ndarray] = {}
-    kinds = {kind: g.standard_normal(hidden) for kind in ("whole", "group", "cents", "turn")}
-
-    def unit(vector: Any) -> Any:
-        return vector / np.linalg.norm(vector)
-
-    def part(name: str) -> np.ndarray:
-        if name not in parts:
-            parts[name] = unit(g.standard_normal(hidden))
-        return parts[name]
-
-    for text, token in sorted(tok.get_vocab().items(), key=lambda pair: pair[1]):
-        for kind, pattern in (("whole", "[0-9]+"), ("cents", r"\.[0-9]{2}"), ("turn", " @ turn [0-9]+")):
-            if re.fullmatch(pattern, text):
-                value = float(re.sub(r"[^0-9]", "", text))
-                kind = "group" if kind == "whole" and text.startswith("0") and len(text) > 1 else kind
-                made = unit(_waves(value) @ waves) + 0.5 * unit(kinds[kind]) + 0.8 * unit(g.standard_normal(hidden))
-                table[token] = size * unit(made)
-    for token, names in tokenizer.alike(tok):
-        table[token] = size * unit(sum(part(name) for name in names) + 0.5 * unit(g.standard_normal(hidden)))
-    return table
-
-
-def _waves(value: float) -> np.ndarray:
-    lengths = np.geomspace(2.3, 2500.0, 24)
-    scales = np.geomspace(0.35, 14.0, 8)
-    angles = np.concatenate([2 * math.pi * value / lengths, 2 * math.pi * math.log1p(value) / scales])
-    return np.concatenate([np.sin(angles), np.cos(angles)])
-
-
-def batches(settings: PocketSettings, tok: Any, pool: int = 512) -> Iterator[list[corpus.Text]]:
-    """Texts in batches of at most ``batch_tokens``, of like length within a batch, in a seeded order."""
+    The first ``skip`` texts, which must end a batch, are left out; whole pools of them are not even played.
+    """
     for start in range(0, settings.episodes, pool):
         numbers = range(start, min(settings.episodes, start + pool))
+        count = sum(1 for _ in corpus.numbers(numbers))
+        if skip >= count:
+            skip -= count
+            continue
         found = sorted(corpus.texts(tok, settings.seed, numbers, settings.told), key=lambda text: len(text.ids))
         made: list[list[corpus.Text]] = [[]]
         for text in found:
@@ -132,7 +74,11 @@ def batches(settings: PocketSettings, tok: Any, pool: int = 512) -> Iterator[lis
                 made.append([])
             made[-1].append(text)
         order = generator(settings.seed, "pocket batches", start).permutation(len(made))
-        yield from (made[at] for at in order)
+        for batch in (made[at] for at in order):
+            if skip > 0:
+                skip -= len(batch)
+            else:
+                yield batch
 
 
 def pretrain(
@@ -140,85 +86,195 @@ def pretrain(
     out: str | Path,
     *,
     start: str | Path | None = None,
+    save_every: int = SAVE_EVERY,
     progress: bool | None = None,
     say: Callable[[str], object] = print,
 ) -> dict[str, float]:
-    """Make the base in the folder ``out``: model, tokenizer, ``pretrain.json`` and ``pretrain.csv``.
+    """Make the base in the folder ``out``, or go on making it: model, tokenizer, ``pretrain.json``, ``pretrain.csv``.
 
     ``start``: a pocket model's folder to go on from, with other examples (another seed); its record is kept.
-    Returns the last losses. Raises ``NegolabError`` where ``out`` exists already or cannot be made, and where ``start``
-    is no pocket model.
+    ``save_every``: steps between checkpoints. Returns the last losses, of a finished base those in its record. Raises
+    ``NegolabError`` where ``out`` holds anything else or cannot be made, and where ``start`` is no pocket model;
+    ``KeyboardInterrupt`` when interrupted, after a checkpoint of the last whole step.
     """
     import torch
-    from tqdm import tqdm
 
+    folder = Path(out)
     if start is not None and settings.seed in seeds_of(start):
         raise NegolabError(f"the model in {start} was made with seed {settings.seed}; go on with another")
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        what = "not empty" if folder.is_dir() else "a file"
-        raise NegolabError(f"{folder} is {what}; give a folder that does not exist yet")
-    tok, model, before = _begin(settings, start)
+    unfinished.check_place(folder)
+    before = {} if start is None else _record(Path(start))
+    made: dict[str, Any] = {"settings": asdict(settings), "teacher": Teacher().describe()}
+    known = unfinished.finished(folder, {**made, "before": before or None})
+    if known is not None:
+        unfinished.clear(folder)
+        say(f"{folder} is complete: {known['steps']} steps")
+        return {name: known[name] for name in ("loss_said", "loss_told")}
+    begun = {**made, "bilateral_teacher": BilateralTeacher().describe(), "start": _digest_of(start)}
+    begun = unfinished.manifest(begun, torch.get_num_threads(), _versions())
+    unfinished.compare(folder, begun)  # before the tokenizer, which takes a while
+    tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
+    begun["tokenizer_sha256"] = hashlib.sha256(tok.backend_tokenizer.to_str().encode("utf-8")).hexdigest()
+    unfinished.compare(folder, begun)
+    run = _Learning(settings, _begin(settings, tok, start))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise NegolabError(f"cannot make {folder}: {error.strerror or error}") from error
-    model.train()
-    matrices: list[Any] = []
-    others: list[Any] = []
-    for name, weight in model.named_parameters():
-        (matrices if weight.ndim == 2 and "embed" not in name else others).append(weight)
-    optimisers: list[Any] = [
-        muon(matrices, lr=settings.muon_lr),
-        torch.optim.AdamW(others, lr=settings.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-    started, tokens, step = time.perf_counter(), 0, 0
-    seen, total = 0, sum(1 for _ in corpus.numbers(range(settings.episodes)))
-    last, sums = np.zeros(3), np.zeros(3)
-    with (
-        (folder / "pretrain.csv").open("w", encoding="utf-8", newline="") as file,
-        tqdm(total=total, unit="text", disable=None if progress is None else not progress) as bar,
-    ):
-        log = csv.writer(file)
-        log.writerow(["step", "texts", "tokens", "loss_said", "loss_told", "seconds"])
-        for batch in batches(settings, tok):
-            share = (1.0 - seen / total) * min(1.0, (step + 1) / 30)
-            for optimiser, rate in zip(optimisers, (settings.muon_lr, settings.adamw_lr), strict=True):
-                for group in optimiser.param_groups:
-                    group["lr"] = rate * share
-            sums += (*_step(model, batch, optimisers), 1.0)
-            seen += len(batch)
-            step += 1
-            tokens += sum(len(text.ids) for text in batch)
-            bar.update(len(batch))
-            if step % 50 == 0 or seen == total:
-                last, sums = sums / sums[2], np.zeros(3)
-                log.writerow([step, seen, tokens, *np.round(last[:2], 4), round(time.perf_counter() - started)])
-                file.flush()
-                bar.set_postfix(said=f"{last[0]:.3f}", told=f"{last[1]:.3f}", refresh=False)
-    seconds = time.perf_counter() - started
-    model.eval()
-    model.generation_config.eos_token_id = tok.eos_token_id
-    model.generation_config.pad_token_id = tok.pad_token_id
-    model.save_pretrained(folder)
-    tok.save_pretrained(folder)
-    found = {"loss_said": round(float(last[0]), 4), "loss_told": round(float(last[1]), 4)}
-    facts = {
-        **({"before": before} if before else {}),
-        "settings": asdict(settings),
-        "teacher": Teacher().describe(),
-        "steps": step,
-        "tokens": tokens,
-        "parameters": model.num_parameters(),
-        "vocabulary": len(tok),
-        "seconds": round(seconds),
-        "threads": torch.get_num_threads(),
-        **found,
-        "versions": _versions(),
-    }
-    (folder / "pretrain.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    say(f"{step} steps, {tokens:,} tokens in {seconds:.0f} s; loss {found['loss_said']} on what is said")
+    with records.locked(folder / unfinished.UNFINISHED):
+        unfinished.check_place(folder)
+        if (folder / unfinished.RECORD).exists():
+            raise NegolabError(f"{folder} was finished by another process meanwhile")
+        run.go(folder, tok, begun, save_every, progress, say)
+        found = run.keep(folder, tok, {**({"before": before} if before else {}), **made}, say)
+    unfinished.clear(folder)
     return found
+
+
+class _Learning:
+    """A model that is being taught, and all that a checkpoint of it holds."""
+
+    def __init__(self, settings: PocketSettings, model: Any) -> None:
+        import torch
+
+        self.settings, self.model = settings, model
+        model.train()
+        matrices: list[Any] = []
+        others: list[Any] = []
+        for name, weight in model.named_parameters():
+            (matrices if weight.ndim == 2 and "embed" not in name else others).append(weight)
+        self.optimisers: list[Any] = [
+            muon(matrices, lr=settings.muon_lr),
+            torch.optim.AdamW(others, lr=settings.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self.total = sum(1 for _ in corpus.numbers(range(settings.episodes)))
+        """Texts to read."""
+        self.step = self.seen = self.tokens = 0
+        self.last, self.sums = np.zeros(3), np.zeros(3)
+        """Losses on what is said and told, and 1: means over the last row of ``rows``, and sums since."""
+        self.rows: list[dict[str, Any]] = []
+        self.began = time.perf_counter()
+        """When it would have begun, had it never been stopped."""
+        self.updating = self.stop = False
+        """As ``trainer.loop._interrupts`` wants them: an interrupt waits for the end of a step."""
+
+    def state(self) -> dict[str, Any]:
+        """What ``restore`` goes on from to the same bytes."""
+        return {
+            "model": self.model.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "counts": [self.step, self.seen, self.tokens],
+            "losses": [self.last.tolist(), self.sums.tolist()],
+            "rows": self.rows,
+            "seconds": time.perf_counter() - self.began,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state`` returned in another process."""
+        self.model.load_state_dict(state["model"])
+        for optimiser, held in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(held)
+        self.step, self.seen, self.tokens = state["counts"]
+        self.last, self.sums = (np.array(values) for values in state["losses"])
+        self.rows = list(state["rows"])
+        self.began = time.perf_counter() - state["seconds"]
+
+    def go(
+        self,
+        folder: Path,
+        tok: Any,
+        begun: Mapping[str, Any],
+        save_every: int,
+        progress: bool | None,
+        say: Callable[[str], object],
+    ) -> None:
+        """Read all examples that are left. An interrupt leaves a checkpoint of the last whole step."""
+        from tqdm import tqdm
+
+        from negolab.trainer.loop import _interrupts
+
+        state, notes = unfinished.begin(folder, begun)
+        if state is not None:
+            self.restore(state)
+            say(f"going on after step {self.step}: {self.seen:,} of {self.total:,} texts are read")
+        for note in notes:
+            say(note)
+        saved = self.step
+        table = records.Table(folder / "pretrain.csv", _COLUMNS)
+        table.path.unlink(missing_ok=True)
+        table.cut(0)
+        table.append(self.rows)
+        disable = None if progress is None else not progress
+        with (
+            tqdm(total=self.total, initial=self.seen, unit="text", disable=disable) as bar,
+            _interrupts(cast("Any", self)) as caught,
+        ):
+            try:
+                for batch in batches(self.settings, tok, skip=self.seen):
+                    self.updating = True
+                    row = self._learn(batch)
+                    self.updating = False
+                    bar.update(len(batch))
+                    if row:
+                        table.append([row])
+                        bar.set_postfix(said=f"{self.last[0]:.3f}", told=f"{self.last[1]:.3f}", refresh=False)
+                    if caught:
+                        caught.pop()()
+                    if self.step % save_every == 0 or self.seen == self.total:
+                        unfinished.save(folder, self.step, self.state())
+                        saved = self.step
+            except KeyboardInterrupt:
+                if not self.updating and self.step > saved:
+                    unfinished.save(folder, self.step, self.state())
+                raise
+
+    def _learn(self, batch: Sequence[corpus.Text]) -> dict[str, Any] | None:
+        """One step; its row of ``pretrain.csv`` where it has one."""
+        share = (1.0 - self.seen / self.total) * min(1.0, (self.step + 1) / 30)
+        for optimiser, rate in zip(self.optimisers, (self.settings.muon_lr, self.settings.adamw_lr), strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * share
+        self.sums += (*_step(self.model, batch, self.optimisers), 1.0)
+        self.step += 1
+        self.seen += len(batch)
+        self.tokens += sum(len(text.ids) for text in batch)
+        if self.step % 50 and self.seen < self.total:
+            return None
+        self.last, self.sums = self.sums / self.sums[2], np.zeros(3)
+        said, told = (round(float(loss), 4) for loss in self.last[:2])
+        seconds = round(time.perf_counter() - self.began)
+        self.rows.append(dict(zip(_COLUMNS, (self.step, self.seen, self.tokens, said, told, seconds), strict=True)))
+        return self.rows[-1]
+
+    def keep(self, folder: Path, tok: Any, made: Mapping[str, Any], say: Callable[[str], object]) -> dict[str, float]:
+        """Save model, tokenizer and record, the record last; returns the last losses."""
+        import torch
+
+        from negolab.policies.hf_model import quiet
+
+        seconds, model = time.perf_counter() - self.began, self.model
+        model.eval()
+        model.generation_config.eos_token_id = tok.eos_token_id
+        model.generation_config.pad_token_id = tok.pad_token_id
+        with quiet():
+            model.save_pretrained(folder)
+            tok.save_pretrained(folder)
+        found = {"loss_said": round(float(self.last[0]), 4), "loss_told": round(float(self.last[1]), 4)}
+        facts = {
+            **made,
+            "steps": self.step,
+            "tokens": self.tokens,
+            "parameters": model.num_parameters(),
+            "vocabulary": len(tok),
+            "seconds": round(seconds),
+            **unfinished.resumed(folder),
+            "threads": torch.get_num_threads(),
+            **found,
+            "versions": _versions(),
+        }
+        unfinished.finish(folder, facts)
+        say(f"{self.step} steps, {self.tokens:,} tokens in {seconds:.0f} s; loss {found['loss_said']} on what is said")
+        return found
 
 
 def seeds_of(folder: str | Path) -> list[int]:
@@ -234,16 +290,28 @@ def seeds_of(folder: str | Path) -> list[int]:
     return found
 
 
-def _begin(settings: PocketSettings, start: str | Path | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Tokenizer and model to begin with, and the record of how they were made, if they were."""
+def _record(folder: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((folder / unfinished.RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NegolabError(f"{folder} holds no pocket model to go on from: {error}") from None
+    return found
+
+
+def _digest_of(start: str | Path | None) -> str | None:
+    from negolab.policies.fingerprint import fingerprint
+
+    return None if start is None else fingerprint(str(start))["sha256"]
+
+
+def _begin(settings: PocketSettings, tok: Any, start: str | Path | None) -> Any:
+    """The model to begin with."""
     if start is None:
-        tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
-        return tok, new_model(settings, tok), {}
+        return new_model(settings, tok)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = Path(start)
     try:
-        before = json.loads((folder / "pretrain.json").read_text(encoding="utf-8"))
         known = AutoTokenizer.from_pretrained(folder, local_files_only=True).get_vocab()
         old = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True)
     except (OSError, ValueError) as error:
@@ -252,26 +320,7 @@ def _begin(settings: PocketSettings, start: str | Path | None) -> tuple[Any, Any
     for mine, theirs in sizes.items():
         if getattr(settings, mine) != getattr(old.config, theirs):
             raise NegolabError(f"{folder} has {mine} {getattr(old.config, theirs)}, not {getattr(settings, mine)}")
-    tok = tokenizer.learn(corpus.shown(), words.SPOKEN)
-    return tok, _taken_over(old, known, new_model(settings, tok), tok), before
-
-
-def _taken_over(old: Any, known: Mapping[str, int], model: Any, tok: Any) -> Any:
-    """``model`` with the weights of ``old``. Tokens that today's tokenizer has and the old one lacked begin anew."""
-    import torch
-
-    rows = old.get_input_embeddings().weight.detach()
-    table = model.get_input_embeddings().weight
-    weights = {name: weight for name, weight in old.state_dict().items() if not name.endswith(_TABLES)}
-    model.load_state_dict(weights, strict=False)
-    with torch.no_grad():
-        for text, token in tok.get_vocab().items():
-            if text in known:
-                table[token] = rows[known[text]]
-    return model
-
-
-_TABLES = ("embed_tokens.weight", "lm_head.weight")
+    return taken_over(old, known, new_model(settings, tok), tok)
 
 
 def _step(model: Any, batch: Sequence[corpus.Text], optimisers: Sequence[Any]) -> tuple[float, float]:
