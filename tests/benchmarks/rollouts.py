@@ -105,7 +105,7 @@ def _cents(found: re.Match[str] | None) -> int:
 class Plain:
     """An engine that is transformers' ``generate`` and nothing else, ``batch`` prompts at a time."""
 
-    def __init__(self, ours: TransformersEngine, grammar: Grammar, batch: int) -> None:
+    def __init__(self, ours: TransformersEngine, grammar: Grammar | None, batch: int) -> None:
         self._model, self._chat = ours._model._base, ours.conversations(None).chat  # type: ignore[union-attr]
         self._grammar, self.window = grammar, batch
         self._waiting: list[tuple[Prompt, Done]] = []
@@ -123,25 +123,32 @@ class Plain:
         ids = torch.tensor([[self._chat.end] * (width - len(row)) + row for row in rows])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
 
+        found = self._model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=taken[0][0].sampling.max_tokens,
+            pad_token_id=self._chat.end,
+            **self._choice([prompt for prompt, _ in taken], width),
+        )
+        for (prompt, done), row, out in zip(taken, rows, found[:, width:].tolist(), strict=True):
+            ended = self._chat.end in out
+            reply = out[: out.index(self._chat.end) + 1] if ended else out
+            self.prompt_tokens += len(row)
+            self.sampled += len(reply)
+            text, finish = self._chat.decode(reply), "stop" if ended else "length"
+            done(prompt, Completion(text, finish, len(row), len(reply), ids=reply, prompt_ids=row))
+
+    def _choice(self, prompts: Sequence[Prompt], width: int) -> dict[str, Any]:
+        """How ``generate`` chooses tokens: the likeliest that the grammar allows. A subclass may sample instead."""
+
         def allowed(row: int, seen: Any) -> Any:
             out = seen[width:].tolist()
             if self._chat.end in out:
                 return [self._chat.end]
-            return self._grammar.allowed(taken[row][0], out)
+            assert self._grammar is not None
+            return self._grammar.allowed(prompts[row], out)
 
-        found = self._model.generate(
-            ids,
-            attention_mask=mask,
-            max_new_tokens=MAX_TOKENS,
-            do_sample=False,
-            prefix_allowed_tokens_fn=allowed,
-            pad_token_id=self._chat.end,
-        )
-        for (prompt, done), row, out in zip(taken, rows, found[:, width:].tolist(), strict=True):
-            reply = out[: out.index(self._chat.end) + 1]
-            self.prompt_tokens += len(row)
-            self.sampled += len(reply)
-            done(prompt, Completion(self._chat.decode(reply), "stop", len(row), len(reply), ids=reply, prompt_ids=row))
+        return {"do_sample": False, "prefix_allowed_tokens_fn": allowed}
 
     def forget(self, conversation: tuple[int, int]) -> None: ...
 
