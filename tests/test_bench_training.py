@@ -91,7 +91,7 @@ def test_sides_take_turns_and_ratios_are_of_one_repeat(bench):
     [
         (["--profile", "nothing"], "no profile 'nothing'"),
         (["--groups", "0"], "groups"),
-        (["--set", "sampler=vllm"], "sampler is vllm"),
+        (["--set", "sampler=vllm"], "no other sampler"),
     ],
 )
 def test_mistakes_are_one_line(bench, given, says, capsys):

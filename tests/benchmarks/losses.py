@@ -37,8 +37,10 @@ class Ours:
         self, model: Any, tokenizer: Any, settings: TrainSettings, folder: Path, parts: Any, *, whole: bool = False,
         every_row: bool = False,
     ) -> None:  # fmt: skip
+        from trl import GRPOTrainer
+
         from negolab.trainer.batches import SubStep
-        from negolab.trainer.grpo import GRPOTrainer, RowTrainer
+        from negolab.trainer.grpo import RowTrainer
 
         class Whole(RowTrainer):
             def _get_per_token_logps_and_entropies(self, *given: Any, **options: Any) -> Any:

@@ -242,14 +242,18 @@ def measure(args: Any, settings: TrainSettings) -> dict[str, Any]:
     """Everything, as plain data. Raises ``NegolabError`` where it cannot be measured."""
     import torch
 
-    from negolab.trainer.loop import _load, check_sampler, make_task
+    from negolab.policies.chat_template import load_tokenizer
+    from negolab.policies.hf_model import load_config, read_weights
+    from negolab.policies.spec import TransformersSpec
+    from negolab.trainer.loop import check_sampler, make_task
     from negolab.trainer.sampler import LiveSampler
 
     if torch.cuda.is_available():
         raise NegolabError("this measures the processor: hide the GPUs (CUDA_VISIBLE_DEVICES=)")
     check_sampler(settings)
     task = make_task(settings)
-    model, tokenizer, _ = _load(settings, print)
+    spec = TransformersSpec(model=settings.model, revision=settings.revision, dtype="float32", device="cpu")
+    tokenizer, model = load_tokenizer(settings.model, settings.revision), read_weights(spec, load_config(spec))
     sampler = LiveSampler(model, tokenizer, settings)
     with tempfile.TemporaryDirectory(prefix="negolab-bench-training-") as name:
         batch = played(settings, task, sampler)
@@ -283,8 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load_profile(args.profile, args.changes)
         settings = settings.changed({name: size for name, size in sizes.items() if size is not None})
         settings = settings.changed({"model": located(settings.model)})
-        if settings.sampler != "transformers":
-            raise NegolabError(f"sampler is {settings.sampler}; what is measured here is transformers")
+        if settings.sampler != "transformers" or settings.lora is not None:
+            raise NegolabError("measured are all weights and the sampler transformers: no lora, no other sampler")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)  # between TRL and transformers
             found = measure(args, settings)
