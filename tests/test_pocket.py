@@ -22,7 +22,8 @@ pytest.importorskip("transformers")
 from negolab.pocket import corpus, words
 from negolab.pocket.first_weights import first_embeddings, new_model
 from negolab.pocket.muon import orthogonal
-from negolab.pocket.pretrain import PocketSettings, pretrain
+from negolab.pocket.pretrain import pretrain
+from negolab.pocket.settings import PocketSettings
 from negolab.pocket.teacher import BilateralTeacher, Teacher
 from negolab.pocket.tokenizer import CATEGORIES, learn
 from negolab.policies.chat_template import ChatFormat, control_tokens

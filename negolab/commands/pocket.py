@@ -61,7 +61,8 @@ def run_pretrain(args: argparse.Namespace) -> int:
         import transformers  # noqa: F401
     except ImportError as error:
         raise NegolabError(f"{error.name} is needed to make a model: pip install 'negolab[train]'") from None
-    from negolab.pocket.pretrain import SAVE_EVERY, PocketSettings, pretrain
+    from negolab.pocket.pretrain import SAVE_EVERY, pretrain
+    from negolab.pocket.settings import PocketSettings
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)

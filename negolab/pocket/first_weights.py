@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from negolab.pocket import tokenizer
+from negolab.pocket.settings import PocketSettings
 from negolab.seeds import generator
-
-if TYPE_CHECKING:
-    from negolab.pocket.pretrain import PocketSettings
 
 
 def new_model(settings: PocketSettings, tok: Any) -> Any:

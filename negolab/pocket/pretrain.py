@@ -14,9 +14,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -24,36 +24,15 @@ from negolab.errors import NegolabError
 from negolab.pocket import corpus, tokenizer, unfinished, words
 from negolab.pocket.first_weights import new_model, taken_over
 from negolab.pocket.muon import muon
+from negolab.pocket.settings import PocketSettings
 from negolab.pocket.teacher import BilateralTeacher, Teacher
 from negolab.seeds import generator
 from negolab.trainer import records
+from negolab.trainer.interrupts import interrupts
 
 SAVE_EVERY = 150
 """Steps between checkpoints: about three minutes on one core."""
 _COLUMNS = ("step", "texts", "tokens", "loss_said", "loss_told", "seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class PocketSettings:
-    """What decides the base model, to the last bit on one machine and number of threads."""
-
-    seed: int = 0
-    episodes: int = 24_000
-    """Scripted episodes to learn from, each read once."""
-    hidden: int = 128
-    """Width of the model."""
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    feed_forward: int = 384
-    batch_tokens: int = 6_000
-    """Most tokens in one step, padding included."""
-    muon_lr: float = 0.02
-    """First learning rate of the matrices; it falls linearly to zero."""
-    adamw_lr: float = 3e-3
-    """First learning rate of the embeddings and norms."""
-    told: float = 0.2
-    """Weight in the loss of what a seat is told, beside 1 for what it says."""
 
 
 def batches(settings: PocketSettings, tok: Any, *, skip: int = 0, pool: int = 512) -> Iterator[list[corpus.Text]]:
@@ -156,7 +135,7 @@ class _Learning:
         self.began = time.perf_counter()
         """When it would have begun, had it never been stopped."""
         self.updating = self.stop = False
-        """As ``trainer.loop._interrupts`` wants them: an interrupt waits for the end of a step."""
+        """As ``trainer.interrupts`` wants them: an interrupt waits for the end of a step."""
 
     def state(self) -> dict[str, Any]:
         """What ``restore`` goes on from to the same bytes."""
@@ -191,8 +170,6 @@ class _Learning:
         """Read all examples that are left. An interrupt leaves a checkpoint of the last whole step."""
         from tqdm import tqdm
 
-        from negolab.trainer.loop import _interrupts
-
         state, notes = unfinished.begin(folder, begun)
         if state is not None:
             self.restore(state)
@@ -207,7 +184,7 @@ class _Learning:
         disable = None if progress is None else not progress
         with (
             tqdm(total=self.total, initial=self.seen, unit="text", disable=disable) as bar,
-            _interrupts(cast("Any", self)) as caught,
+            interrupts(self) as waiting,
         ):
             try:
                 for batch in batches(self.settings, tok, skip=self.seen):
@@ -218,8 +195,7 @@ class _Learning:
                     if row:
                         table.append([row])
                         bar.set_postfix(said=f"{self.last[0]:.3f}", told=f"{self.last[1]:.3f}", refresh=False)
-                    if caught:
-                        caught.pop()()
+                    waiting.raise_caught()
                     if self.step % save_every == 0 or self.seen == self.total:
                         unfinished.save(folder, self.step, self.state())
                         saved = self.step

@@ -1,0 +1,28 @@
+"""The settings of ``negolab pocket pretrain``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PocketSettings:
+    """What decides the base model, to the last bit on one machine and number of threads."""
+
+    seed: int = 0
+    episodes: int = 24_000
+    """Scripted episodes to learn from, each read once."""
+    hidden: int = 128
+    """Width of the model."""
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    feed_forward: int = 384
+    batch_tokens: int = 6_000
+    """Most tokens in one step, padding included."""
+    muon_lr: float = 0.02
+    """First learning rate of the matrices; it falls linearly to zero."""
+    adamw_lr: float = 3e-3
+    """First learning rate of the embeddings and norms."""
+    told: float = 0.2
+    """Weight in the loss of what a seat is told, beside 1 for what it says."""
