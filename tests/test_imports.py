@@ -181,7 +181,7 @@ assert main(["compare", {str(tmp_path / "run")!r}, {str(tmp_path / "run")!r}]) =
 def test_no_module_needs_a_vendor_to_be_imported():
     """Vendors' modules are imported inside functions, except where tables and figures are made, and in the modules
     that derive from a vendor's class, which are themselves only imported inside functions."""
-    deriving = ("grpo", "sft_trainer")
+    deriving = ("grpo", "sft_trainer", "trl_common")
     for path in PACKAGE.rglob("*.py"):
         inside = path.relative_to(PACKAGE)
         if inside.parts[0] in ("plots", "notebook", "_data", "_notebooks") or path.stem in deriving:

@@ -2,18 +2,22 @@
 
 import csv
 import json
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from negolab.errors import NegolabError
+from negolab.trainer import alarm, checkpoints
 from negolab.trainer.batches import SubStep
 from negolab.trainer.processes import Processes, together
 from negolab.trainer.rows import Row
 from negolab.trainer.settings import TrainSettings
-from runs import environment
+from runs import default_interrupt, environment
 from tiny_models import save_model
 
 SCRIPT = """
@@ -102,3 +106,183 @@ def test_two_processes_are_as_one(tmp_path):
         {str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*")} for name in ("one", "two")
     ]
     assert {path for path in files[0] ^ files[1] if "rng_state" not in path} == set()
+
+
+# -- where one of them fails -------------------------------------------------------------------------------------------
+
+
+class Store(dict):
+    """What an alarm uses of torch's; ``gone``: its process has left."""
+
+    gone = False
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        if self.gone:
+            raise RuntimeError("connection reset")
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(alarm, "EVERY", 0.01)
+    monkeypatch.setattr(alarm, "GRACE", 0.1)
+
+
+@pytest.mark.parametrize("how", ["another rings", "the store has gone", "nothing", "ends by itself"])
+def test_the_alarm_ends_who_waits(quick, how, capsys):
+    store, ended = Store(), []
+    with alarm.Alarm(store, 1, ended.append):
+        if how in ("another rings", "ends by itself"):
+            alarm.Alarm(store, 0).ring()
+        store.gone = how == "the store has gone"
+        time.sleep(0.05 if how == "ends by itself" else 0.4)
+    time.sleep(0.2)
+    assert ended == ([2] if how in ("another rings", "the store has gone") else [])
+    assert ("another process of this run has ended" in capsys.readouterr().err) == bool(ended)
+
+
+def side_by_side(script: str, tmp_path: Path, *args: str, **options: Any) -> list[tuple[int, str]]:
+    """Two processes that nobody watches, as torchrun would start them: exit code and errors of each. Those that still
+    wait after a minute are ended, and their exit code is negative."""
+    path = tmp_path / "run.py"
+    path.write_text(script)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    made = []
+    for rank in ("0", "1"):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = environment(**place, ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1")
+        made.append(
+            subprocess.Popen([sys.executable, str(path), *args], env=env, stderr=subprocess.PIPE, text=True, **options)
+        )
+    until = time.monotonic() + 60
+    while time.monotonic() < until and any(process.poll() is None for process in made):
+        time.sleep(0.05)
+    for process in made:
+        process.kill()
+    return [(process.returncode, process.communicate()[1]) for process in made]
+
+
+MEET = """
+import os, sys, time
+import torch.distributed as dist
+from negolab.errors import NegolabError
+from negolab.trainer import alarm
+from negolab.trainer.processes import Elsewhere, Processes, known_to_all
+alarm.EVERY, alarm.GRACE = 0.1, 0.5
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+us = Processes(rank, 2)
+
+def fails(of, error):
+    def make():
+        if rank in of:
+            raise error
+        return rank
+    return make
+
+def outcome(call, *given):
+    try:
+        return call(*given)
+    except BaseException as error:
+        assert known_to_all(error)
+        return f"{type(error).__name__}: {error}"
+
+assert outcome(us.agreed, fails((), None)) == rank
+assert outcome(us.from_main, fails((), None)) == 0
+told = [outcome(us.agreed, fails((1,), NegolabError("disk"))), outcome(us.from_main, fails((0,), NegolabError("disk")))]
+assert told[1 - rank] == "NegolabError: disk", told
+assert told[rank] == f"Elsewhere: process {1 - rank} of this run: disk", told
+both = outcome(us.agreed, fails((0, 1), NegolabError("server")))
+assert both == ("NegolabError: server" if rank == 0 else "Elsewhere: process 0 of this run: server"), both
+assert outcome(us.agreed, fails((0, 1), KeyboardInterrupt())).startswith("KeyboardInterrupt")
+us.wait()
+how = sys.argv[1]
+try:
+    with us.guarded():
+        if rank == 1:
+            if how == "dies":
+                os._exit(9)
+            raise ValueError("a bug") if how == "fails" else NegolabError("a mistake")
+        us.wait()
+except NegolabError as error:
+    print(error, file=sys.stderr, flush=True)
+    if how == "lives on" and rank == 1:  # as a notebook's process: its connections stay open
+        time.sleep(5)
+    os._exit(2)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("fails", 1), ("dies", 9), ("lives on", 2)])
+def test_no_process_waits_for_one_that_has_failed(tmp_path, how, code):
+    pytest.importorskip("torch")
+    began = time.monotonic()
+    first, second = side_by_side(MEET, tmp_path, how)
+    assert (first[0], second[0]) == (2, code), (first, second)
+    assert "another process of this run has ended" in first[1]
+    assert time.monotonic() - began < 60
+
+
+FAILING = """
+import json, os, signal, sys
+from negolab.errors import NegolabError
+from negolab.trainer.grpo import RowTrainer
+from negolab.trainer.task import SellerTask
+SellerTask.reward = lambda self, episode: episode.turns[-1].text.count("e") / 10
+how, calls = sys.argv[1], []
+
+def at_second(real, act):
+    def changed(self, *given):
+        calls.append(1)
+        if len(calls) == 2:
+            act()
+        return real(self, *given)
+    return changed
+
+def give_up():
+    raise NegolabError("the server is gone")
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+if os.environ["RANK"] == "1":
+    if how == "gives up":
+        SellerTask.play = at_second(SellerTask.play, give_up)
+    elif how == "interrupted while it plays":
+        SellerTask.play = at_second(SellerTask.play, interrupt)
+    else:
+        real = RowTrainer._compute_loss
+        def learning(self, *given):
+            if self.steps_done == 1 and not calls:
+                calls.append(interrupt())
+            return real(self, *given)
+        RowTrainer._compute_loss = learning
+from negolab.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "kept"),
+    [("gives up", 2, 1), ("interrupted while it plays", 130, 1), ("interrupted while it learns", 130, 2)],
+)
+def test_all_end_with_a_checkpoint_where_one_cannot_go_on(tmp_path, how, code, kept):
+    pytest.importorskip("trl")
+    model = save_model(tmp_path / "model", "qwen3", initializer_range=0.2)
+    out = tmp_path / "run"
+    args = ["train", "--profile", "smoke", "--out", str(out)]
+    for change in (
+        *(f"model={model}", "steps=3", "groups=2", "group_size=2", "sub_steps=1", "max_tokens=4", "eval_every=0"),
+        "save_every=100",
+    ):
+        args += ["--set", change]
+    first, second = side_by_side(FAILING, tmp_path, how, *args, preexec_fn=default_interrupt)
+    assert (first[0], second[0]) == (2, code), (first, second)
+    assert "Traceback" not in first[1] + second[1]
+    told = [line for _, err in (first, second) for line in err.splitlines() if line.startswith("negolab: ")]
+    assert len(told) == 1 and told[0].endswith("run the same command again to go on"), told
+    assert list(checkpoints.complete(out)) == [kept]

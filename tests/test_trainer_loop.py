@@ -1,6 +1,7 @@
 """Training runs: written down, stopped, resumed to the same numbers, and their models played."""
 
 import csv
+import importlib.util
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from negolab.trainer.sampler import LiveSampler
 from negolab.trainer.settings import load_profile
 from negolab.trainer.task import SellerTask
 from runs import ROOT, environment
+from servers import MODEL, ModelServer, name_of, reply
 from training import save_short, score, seller_task, settings
 
 CHANGES = (
@@ -252,6 +254,88 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(whole, base, tmp_path, num
     loop.train(chosen(base, "save_every=100"), out)
     for name in SAME:
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def served(base: Path, server: ModelServer, most: int = 1) -> list[str]:
+    """Options of a run whose buyers are on a server, with no checkpoint but the last one. ``most``: how many requests
+    may fail."""
+    buyers = {"model": f"openai:{MODEL}", "base_url": server.url, "retries": 0, "max_failures": most}
+    changes = (f"model={base}", *CHANGES, "save_every=100", f"buyers={json.dumps({'*': buyers})}")
+    return ["train", "--profile", "smoke", *(part for change in changes for part in ("--set", change))]
+
+
+@pytest.mark.parametrize("where", ["markets", "evaluations"])
+@pytest.mark.parametrize("most", [1, 1000])
+def test_buyers_whose_server_gives_up_end_the_run_in_one_line_and_lose_no_step(
+    base, tmp_path, monkeypatch, capsys, where, most
+):
+    """In the third step, or in the evaluation before it; as the run's last straw, or one episode's."""
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    real, calls = getattr(SellerTask, where), []
+    down: list[bool] = []
+
+    def going_down(self: SellerTask, *given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == {"markets": 3, "evaluations": 2}[where]:
+            down.append(True)
+        return real(self, *given)
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        return reply(body, content=f"Thought: {name_of(body)[:6]}")
+
+    with ModelServer(lambda body, nth: "broken" if down else None, answer_with=answer) as server:
+        assert main([*served(base, server), "--out", str(tmp_path / "whole")]) == 0
+        assert len(server.bodies) > 50
+        monkeypatch.setattr(SellerTask, where, going_down)
+        args = served(base, server, most)
+        capsys.readouterr()
+        assert main([*args, "--out", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1].endswith("; 2 of 4 steps are kept, run the same command again to go on"), told
+    assert told.count("run the same command again") == 1 and "Traceback" not in told
+    assert list(checkpoints.complete(tmp_path / "run")) == [2]  # nothing but the failure asked for it
+    monkeypatch.setattr(SellerTask, where, real)
+    with ModelServer(answer_with=answer) as server:  # back again, at another address
+        assert main([*served(base, server, most), "--out", str(tmp_path / "run")]) == 0
+    assert "going on after step 2 of 4" in capsys.readouterr().err
+    about_the_same(tmp_path / "whole", tmp_path / "run")
+
+
+def about_the_same(first: Path, second: Path) -> None:
+    """When a server's replies come decides what is computed together, and that decides how sums are rounded."""
+    from safetensors.torch import load_file
+
+    assert (first / "eval.csv").read_bytes() == (second / "eval.csv").read_bytes()
+    rows = [table(run / "metrics.csv") for run in (first, second)]
+    assert [len(found) for found in rows] == [4, 4]
+    for one, other in zip(*rows, strict=True):
+        for name, value in one.items():
+            if value != "n/a" and not name.startswith("mismatch"):
+                assert float(value) == pytest.approx(float(other[name]), rel=1e-3, abs=1e-6), name
+    weights = [load_file(run / "model" / "model.safetensors") for run in (first, second)]
+    assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-5) for name in weights[0])
+
+
+def test_a_server_that_gives_up_in_the_first_step_keeps_nothing_and_says_so(base, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    with ModelServer(lambda body, nth: "broken" if "Codename" in str(body) else None) as server:
+        assert main([*served(base, server), "--out", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.endswith("; no step was finished, run the same command again to begin anew"), told
+
+
+def test_missing_vllm_is_told_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "vllm" else find(name, *more))
+    for name in ("make_task", "load_model"):
+        monkeypatch.setattr(loop, name, lambda *given: pytest.fail("something was loaded"))
+    out = tmp_path / "run"
+    assert main(["train", "--profile", "gpu", "--set", "data=sample", "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert "sampler is vllm, which needs the package vllm: pip install 'negolab[vllm]'" in told
+    assert told.count("\n") == 1 and not out.exists()
 
 
 def test_the_sampler_follows_the_weights(base):

@@ -177,7 +177,7 @@ def test_what_was_remembered_of_prompts_is_dropped(adapted):
 
 @pytest.mark.vllm
 def test_learner_and_frozen_buyers_are_one_engine(adapted):
-    from negolab.trainer.loop import make_task
+    from negolab.trainer.preparation import make_task
 
     sampler, _, _ = adapted
     learner = sampler.policy(0.7)

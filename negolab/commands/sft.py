@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from negolab.commands.arguments import names, whole
+from negolab.commands.training import add_list, add_settings, play
 
 if TYPE_CHECKING:
     from negolab.trainer.sft import Tuned
@@ -33,33 +34,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--seats", metavar="WHO", help="whose replies are learnt: learner (default), seller, buyers, buyer-1, ..., all"
     )
-    parser.add_argument("--profile", metavar="NAME", help="smoke, laptop, or a YAML file (default: none)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="changes",
-        metavar="KEY=VALUE",
-        help="a setting in place of the profile's; deeper ones as lora.rank=8",
-    )
-    parser.add_argument("--out", metavar="DIR", help="run folder: new, or this run's own to resume it")
+    add_settings(parser, "smoke, laptop, or a YAML file (default: none)")
     parser.add_argument("--dry-run", action="store_true", help="check the settings, print the data's statistics, leave")
-    parser.add_argument("--list-settings", action=_ListSettings, help="print the settings and leave")
+    add_list(parser, "negolab.trainer.sft_settings:SftSettings")
     parser.set_defaults(run=run)
-
-
-class _ListSettings(argparse.Action):
-    """``--list-settings``."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "nargs": 0})
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
-        from negolab.trainer.settings import settings_help
-        from negolab.trainer.sft_settings import SftSettings
-
-        print(settings_help(SftSettings))
-        parser.exit()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,9 +58,10 @@ def run(args: argparse.Namespace) -> int:
         for line in [*data.lines(), f"{sft.steps_of(settings, len(data.train)):,} steps of {settings.batch} samples."]:
             print(line)
         return 0
-    if not args.out:
-        raise NegolabError("--out is required: the run folder")
-    print(summary(sft.tune(settings, args.out, say=_say)))
+    found: Tuned | None = play(args, settings, sft.tune, say=_say)
+    if found is None:
+        return 2
+    print(summary(found))
     return 0
 
 

@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from negolab.commands.arguments import whole
+from negolab.commands.training import add_list, add_settings, play
 from negolab.errors import NegolabError
 
 if TYPE_CHECKING:
@@ -19,37 +20,13 @@ def add_parser(commands: Any) -> None:
         description="Trains the model that a profile names. Run the same command again to resume: an interrupted run "
         "goes on after its last checkpoint.",
     )
-    parser.add_argument(
-        "--profile", required=True, metavar="NAME", help="smoke, laptop, laptop_buyer, gpu, gpu_buyer, or a YAML file"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="changes",
-        metavar="KEY=VALUE",
-        help="a setting in place of the profile's; deeper ones as lora.rank=8",
-    )
-    parser.add_argument("--out", metavar="DIR", help="run folder: new, or this run's own to resume it")
+    add_settings(parser, "smoke, laptop, laptop_buyer, gpu, gpu_buyer, or a YAML file", required=True)
     group = parser.add_argument_group("dry run")
     group.add_argument("--dry-run", action="store_true", help="check the settings, say what is needed, and leave")
     group.add_argument("--gpu", metavar="KIND", help="estimate for this kind of GPU instead of the one that is here")
     group.add_argument("--gpus", type=whole(1, 1024), metavar="N", help="and for so many of them")
-    parser.add_argument("--list-settings", action=_ListSettings, help="print the settings and leave")
+    add_list(parser, "negolab.trainer.settings:TrainSettings")
     parser.set_defaults(run=run)
-
-
-class _ListSettings(argparse.Action):
-    """``--list-settings``."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "nargs": 0})
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
-        from negolab.trainer.settings import settings_help
-
-        print(settings_help())
-        parser.exit()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(settings, args)
     if args.gpu is not None or args.gpus is not None:
         raise NegolabError("--gpu and --gpus go with --dry-run")
-    if not args.out:
-        raise NegolabError("--out is required: the run folder")
     from negolab.trainer.loop import train
 
-    found = train(settings, args.out, say=note)
+    found: Trained | None = play(args, settings, train, say=note)
+    if found is None:
+        return 2
     print(summary(found))
     return 0
 

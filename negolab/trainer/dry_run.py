@@ -18,7 +18,7 @@ from negolab.policies.registry import make_bilateral
 from negolab.policies.spec import VllmSpec
 from negolab.trainer import estimate, gpu
 from negolab.trainer.buyer_task import BuyerOptions
-from negolab.trainer.loop import check_sampler
+from negolab.trainer.preparation import check_sampler
 from negolab.trainer.settings import TrainSettings
 from negolab.trainer.vllm_sampler import ENGINE, learner_spec, sharing
 

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from negolab.episodes import Episode
 from negolab.metrics import Summary
@@ -28,14 +28,31 @@ COLUMNS = ("step", "regime", "metric", "mean", "se", "se_clustered", "n")
 """Of ``eval.csv``."""
 
 
+T = TypeVar("T")
+
+
+class Playing(Protocol):
+    """Calls what plays, and sees to it when that fails."""
+
+    def __call__(self, play: Callable[[], T], /) -> T:
+        """What ``play`` returns."""
+        ...
+
+
 def evaluate(
-    task: Task, learner: Policy, folder: Path, step: int, training: str, processes: Processes = ALONE
+    task: Task,
+    learner: Policy,
+    folder: Path,
+    step: int,
+    training: str,
+    processes: Processes = ALONE,
+    playing: Playing = ALONE.agreed,
 ) -> list[dict[str, Any]]:
     """Play what is owed of an evaluation after ``step`` steps; returns its rows of ``eval.csv``.
 
     ``training``: the hash of the training run's manifest, which says what the learner is. Of several ``processes``
-    each plays its share, and the first one writes when all are done. Raises ``NegolabError`` where the folder cannot
-    be written.
+    each plays its share, and the first one writes when all are done, and returns rows. Raises ``NegolabError`` where
+    the folder cannot be written, and what ``playing`` makes of an episode that cannot be played.
     """
     rows: list[dict[str, Any]] = []
     for name, schedule in task.evaluations().items():
@@ -43,16 +60,17 @@ def evaluate(
         manifest = task.manifest(name, learner)
         settings = {**manifest["settings"], "training": training, "trained_steps": step}
         manifest = seal({**manifest, "settings": settings})
-        with RunWriter(place, manifest, schedule.products) if processes.main else nullcontext() as writer:
-            owed = processes.from_main(partial(_owed, writer))
+        writer = RunWriter(place, manifest, schedule.products)
+        with ExitStack() as opened:
+            owed = processes.from_main(partial(_opened, opened, writer))
             mine = [schedule[number] for number in owed[processes.rank :: processes.world]]
-            played: Iterable[Episode] = task.play(mine, learner)
-            if processes.world > 1:
-                played = processes.gathered(list(played))
-            if writer is None:
+            alone = processes.world == 1
+            played = playing(partial(_play, task.play(mine, learner), writer if alone else None))
+            played = played if alone else processes.gathered(played)
+            if not processes.main:
                 continue
             for episode in played:
-                writer.append([episode.scenario.episode], [episode.to_line()])
+                _write(writer, episode)
             writer.finish()
             found = _estimates(task, place)
             writer.write_text(METRICS_CSV, metrics_csv(found))
@@ -60,8 +78,23 @@ def evaluate(
     return rows
 
 
-def _owed(writer: RunWriter | None) -> list[int]:
-    return [] if writer is None else list(writer.owed())
+def _opened(stack: ExitStack, writer: RunWriter) -> list[int]:
+    """Open the folder until ``stack`` is left; returns which episodes it lacks."""
+    stack.enter_context(writer)
+    return list(writer.owed())
+
+
+def _play(episodes: Iterable[Episode], writer: RunWriter | None) -> list[Episode]:
+    """Episodes as they end: written at once where this process may, else returned."""
+    if writer is None:
+        return list(episodes)
+    for episode in episodes:
+        _write(writer, episode)
+    return []
+
+
+def _write(writer: RunWriter, episode: Episode) -> None:
+    writer.append([episode.scenario.episode], [episode.to_line()])
 
 
 def cut(folder: Path, step: int) -> None:

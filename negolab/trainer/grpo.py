@@ -24,21 +24,14 @@ from typing import Any, NamedTuple
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_callback import PrinterCallback
+from transformers import Trainer
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import utils
 
 from negolab.errors import NegolabError
-from negolab.policies.hf_model import quiet
-from negolab.trainer import checkpoints
 from negolab.trainer.batches import SubStep, inert, packed, tensors_of
 from negolab.trainer.settings import TrainSettings
-
-# Its name until transformers renamed it.
-_CHECKPOINTING = "activation_checkpointing"
-if not hasattr(GRPOConfig, _CHECKPOINTING):
-    _CHECKPOINTING = "gradient_checkpointing"
+from negolab.trainer.trl_common import StepTrainer, common_arguments
 
 Source = Callable[[int], list[SubStep]]
 """Told a step, gives its sub-steps."""
@@ -48,29 +41,16 @@ Finished = Callable[[int, dict[str, float]], dict[str, float]]
 
 def config_of(settings: TrainSettings, folder: Path) -> GRPOConfig:
     """The settings as TRL takes them. ``folder`` is the run's."""
-    gpu = torch.cuda.is_available()
-    schedule = settings.schedule
-    if schedule == "constant" and settings.warmup_steps:
-        schedule = "constant_with_warmup"
     # TRL states bounds as distances from 1, except CISPO's upper one.
     high = settings.clip_high if settings.loss == "cispo" else settings.clip_high - 1.0
     return GRPOConfig(
-        output_dir=str(folder),
+        **common_arguments(settings, folder) | {"warmup_steps": settings.warmup_steps * settings.sub_steps},
         max_steps=settings.steps * settings.sub_steps,
         # These three only satisfy TRL's arithmetic: batches are cut by ``batches.packed``.
         per_device_train_batch_size=2,
         num_generations=2,
         steps_per_generation=settings.sub_steps,
         gradient_accumulation_steps=1,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=schedule,
-        warmup_steps=settings.warmup_steps * settings.sub_steps,
-        optim="adamw_torch",
-        adam_beta1=settings.adam_betas[0],
-        adam_beta2=settings.adam_betas[1],
-        adam_epsilon=settings.adam_eps,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
         loss_type=settings.loss,
         epsilon=min(1.0, max(0.0, 1.0 - settings.clip_low)),
         epsilon_high=high,
@@ -79,21 +59,8 @@ def config_of(settings: TrainSettings, folder: Path) -> GRPOConfig:
         scale_rewards="none",
         temperature=settings.temperature,
         mask_truncated_completions=False,
-        **{_CHECKPOINTING: settings.gradient_checkpointing},
-        use_cpu=not gpu,
-        bf16=gpu and settings.dtype != "float32",
-        seed=settings.seed % 2**32,
-        report_to=list(settings.report_to) or "none",
-        logging_strategy="steps",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        eval_strategy="no",
         ignore_data_skip=True,
         remove_unused_columns=False,
-        disable_tqdm=True,
-        log_level="error",
-        dataloader_pin_memory=False,
     )
 
 
@@ -108,10 +75,10 @@ class _Watched(NamedTuple):
     """Of the first sub-step."""
 
 
-class RowTrainer(GRPOTrainer):
+class RowTrainer(StepTrainer, GRPOTrainer):
     """See the module. ``source`` is asked once a step; ``finished`` is told of every step before its checkpoint."""
 
-    _tag_names = ("trl", "negolab")
+    settings: TrainSettings
 
     def __init__(
         self,
@@ -130,29 +97,17 @@ class RowTrainer(GRPOTrainer):
             args=config_of(settings, folder),
             train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=tokenizer,
-            callbacks=[_Boundaries(self)],
         )
-        self.remove_callback(PrinterCallback)
-        self.settings = settings
-        self.updating = False
-        """Some but not all sub-steps of a step are done: the weights belong to no step."""
-        self.stop = False
-        """End after the step under way, with a checkpoint."""
-        self.seconds = {"loss": 0.0, "optimiser": 0.0, "save": 0.0}
-        """Since a step began; ``save``: since the step before was written down, which its checkpoint follows."""
+        self.begin(settings, folder)
+        self.per_step = settings.sub_steps
+        self.seconds |= {"loss": 0.0, "optimiser": 0.0}
+        """``loss`` and ``optimiser``: since a step began."""
         self._buffered_inputs: Any = None
-        self._folder = folder
         self._source, self._finished = source, finished
         self._scored: dict[str, Any] | None = None
         self._watched: list[_Watched] = []
         self._updates: list[dict[str, float]] = []
         self._loss_ended = 0.0
-        self._saving: Path | None = None
-
-    @property
-    def steps_done(self) -> int:
-        """Whole steps behind the weights."""
-        return int(self.state.global_step) // self.settings.sub_steps
 
     # -- where TRL makes its batch --------------------------------------------------------------------------------
 
@@ -301,10 +256,7 @@ class RowTrainer(GRPOTrainer):
             "mismatch_max": float(extremes[2]) if float(begun[0]) > 0 else 0.0,
         }
 
-    def _send_telemetry(self) -> None:
-        """Nothing is sent to anybody about a run."""
-
-    # -- logging and checkpoints ----------------------------------------------------------------------------------
+    # -- logging ---------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """TRL calls this after every optimiser step; trackers get one entry for each whole step."""
@@ -318,29 +270,6 @@ class RowTrainer(GRPOTrainer):
             self.updating = False
             self.seconds["save"] = 0.0
             Trainer.log(self, dict(numbers))
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        started = time.perf_counter()
-        main, wait = self.accelerator.is_main_process, self.accelerator.wait_for_everyone
-        with checkpoints.saving(self._folder, self.steps_done, main=main, wait=wait) as place:
-            self._saving = place
-            try:
-                with quiet():
-                    Trainer._save_checkpoint(self, model, trial)
-            finally:
-                self._saving = None
-        if main:
-            checkpoints.prune(self._folder, self.settings.keep_checkpoints)
-        self.seconds["save"] += time.perf_counter() - started
-
-    def save_now(self) -> None:
-        """A checkpoint of the weights as they are. Only between steps."""
-        if self.updating:
-            raise ValueError("some sub-steps of a step are done: the weights belong to no step")
-        self._save_checkpoint(self.model_wrapped, None)
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._saving or self._folder)
 
 
 def _without_dropout(model: Any) -> None:
@@ -366,22 +295,6 @@ def _labelled_only() -> Iterator[None]:
         yield
     finally:
         utils._use_triton = usual
-
-
-class _Boundaries(TrainerCallback):
-    """Saves after the steps that want it, and stops there when told to."""
-
-    def __init__(self, trainer: RowTrainer) -> None:
-        self._trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
-        """After an optimiser step."""
-        settings = self._trainer.settings
-        done, left = divmod(state.global_step, settings.sub_steps)
-        if left == 0:
-            control.should_training_stop |= self._trainer.stop
-            control.should_save = done % settings.save_every == 0 or done == settings.steps or self._trainer.stop
-        return control
 
 
 def _no_reward(**given: Any) -> list[float]:

@@ -12,6 +12,7 @@ import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ import orjson
 
 import negolab
 from negolab.errors import NegolabError
+from negolab.policies.spec import SPECS
 from negolab.store import code_sha256, manifest_bytes, seal
 
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
 LOCK = "run.lock"
 _DECIDING = (
     *("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "rows", "sampler", "task", "vllm_sampler"),
-    *("sft", "sft_data", "sft_trainer"),
+    *("evaluation", "preparation", "sft", "sft_data", "sft_trainer", "trl_common"),
 )
 """Modules of the trainer that decide its numbers."""
 FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")
@@ -88,8 +90,27 @@ def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _fixed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {k: v for k, v in manifest.get("settings", {}).items() if k not in FREE}
+    """What may not change: of the players' options only those that decide replies (a server may move)."""
+    given = {k: v for k, v in manifest.get("settings", {}).items() if k not in FREE}
+    settings = {k: _deciding(v) if k in _PLAYERS else v for k, v in given.items()}
     return {**{k: v for k, v in manifest.items() if k != "manifest_sha256"}, "settings": settings}
+
+
+_PLAYERS = ("buyers", "task_options", "sampler_options")
+"""Settings that hold options of language models."""
+_FREE_OPTIONS = frozenset(
+    option.name
+    for spec in SPECS.values()
+    for option in fields(spec)
+    if option.metadata and not option.metadata["decides"]
+)
+
+
+def _deciding(value: Any) -> Any:
+    """Players' options as a profile holds them, at any depth, without those that may change."""
+    if not isinstance(value, dict):
+        return value
+    return {k: _deciding(v) for k, v in value.items() if k not in _FREE_OPTIONS}
 
 
 _SOFT = ("negolab", "code_sha256", "trainer_sha256", "versions")

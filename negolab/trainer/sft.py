@@ -9,26 +9,21 @@ it. With an adapter its weights hold the adapter, and ``OUT/adapter`` the adapte
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from negolab.errors import NegolabError
-from negolab.policies.fingerprint import fingerprint
 from negolab.policies.spec import TransformersSpec, located
 from negolab.trainer import checkpoints, records
-from negolab.trainer.loop import _PACKAGES, MODEL, Say, _check_packages, _interrupts, _load
+from negolab.trainer.interrupts import interrupts
+from negolab.trainer.preparation import Say, check_packages, described, load_model
 from negolab.trainer.sft_data import SftData, build, order_of
 from negolab.trainer.sft_settings import SftSettings
-
-if TYPE_CHECKING:
-    from negolab.trainer.sft_trainer import SampleTrainer
+from negolab.trainer.start import MODEL, Start
 
 ADAPTER = "adapter"
 """The adapter's folder within the run's, where one is trained."""
@@ -67,7 +62,7 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
         raise NegolabError("model names nothing to train; give --model: a folder with a model, or a name on the hub")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise NegolabError("negolab sft runs in one process; start it without accelerate or torchrun")
-    _check_packages(settings.lora is not None)
+    check_packages(settings)
     records.check_place(folder)
     settings = replace(settings, model=located(settings.model))
     data = read(settings)
@@ -75,8 +70,7 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
         say(line)
     steps = steps_of(settings, len(data.train))
     order = order_of(data.train, settings.batch, steps, settings.seed)
-    model, tokenizer, adapter = _load(settings, say)  # type: ignore[arg-type]
-    run = _Run(settings, folder, data, order, model, tokenizer, adapter, say, progress)
+    run = _Run(settings, folder, data, order, load_model(settings, say), say, progress)
     with records.locked(folder):
         return run.go()
 
@@ -104,7 +98,7 @@ def steps_of(settings: SftSettings, samples: int) -> int:
     return steps
 
 
-class _Run:
+class _Run(Start):
     """One start of a run."""
 
     def __init__(
@@ -113,40 +107,27 @@ class _Run:
         folder: Path,
         data: SftData,
         order: Sequence[int],
-        model: Any,
-        tokenizer: Any,
-        adapter: dict[str, Any],
+        loaded: tuple[Any, Any, dict[str, Any]],
         say: Say,
         progress: bool | None,
     ) -> None:
-        self.settings, self.folder, self.data, self.order = settings, folder, data, order
-        self.model, self.tokenizer = model, tokenizer
-        self.say, self.progress = say, progress
-        self.steps = len(order) // settings.batch
+        """``loaded``: see ``preparation.load_model``."""
+        model, tokenizer, adapter = loaded
+        super().__init__(folder, len(order) // settings.batch, model, tokenizer, progress)
+        self.settings, self.data, self.order, self.say = settings, data, order, say
         self.manifest = self._manifest(adapter)
         self.metrics = records.Table(folder / records.METRICS, COLUMNS)
         self.timings = records.Table(folder / records.TIMINGS, TIMES)
         self.held_out = records.Table(folder / records.EVALUATIONS, HELD_OUT)
         self.losses: list[float] = []
         self.began = self.stepped = time.perf_counter()
-        self.bar: Any = None
-        self.trainer: SampleTrainer
 
     def _manifest(self, adapter: dict[str, Any]) -> dict[str, Any]:
-        settings = self.settings.to_json()
-        base = fingerprint(self.settings.model, str(getattr(self.model.config, "_commit_hash", None) or ""))
-        settings["model"] = base["model"]
+        settings, more = self.settings.to_json(), described(self.settings, self.model, adapter)
+        settings["model"] = more["base"]["model"]
         for name in ("runs", "data"):  # paths; what they hold is in the data's own description
             del settings[name]
-        names = [*_PACKAGES, *(["peft"] if self.settings.lora is not None else [])]
-        more = {
-            "base": base,
-            "steps": self.steps,
-            "trained_parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
-            "adapter": adapter,
-            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
-            "versions": {name: importlib.metadata.version(name) for name in names},
-        }
+        more["steps"] = self.steps
         return records.new_manifest(settings, {"name": "sft", **self.data.manifest()}, more)
 
     def go(self) -> Tuned:
@@ -169,8 +150,8 @@ class _Run:
         self.trainer = made
         if done:
             self.say(f"going on after step {done} of {steps}")
-        self.began = time.perf_counter()
-        with self._bar(done), _interrupts(made) as caught:
+        self.began = self.stepped = time.perf_counter()
+        with self.showing(done), interrupts(made) as caught:
             try:
                 if not done:
                     self._measure(0)
@@ -178,11 +159,10 @@ class _Run:
                     made.train(resume_from_checkpoint=None if path is None else str(path))
                 else:
                     made._load_from_checkpoint(str(path))
+                caught.raise_caught()
             except KeyboardInterrupt:
-                self._save_interrupted()
+                self.save_whole_steps()
                 raise
-            if caught:
-                caught[0]()
             self._keep_model()
         return self._tuned()
 
@@ -203,13 +183,6 @@ class _Run:
         name = Path(ADAPTER) / "adapter_config.json" if whole else Path(MODEL) / "config.json"
         return (self.folder / name).is_file()
 
-    def _save_interrupted(self) -> None:
-        trainer = self.trainer
-        if trainer.updating or trainer.optimizer is None or trainer.steps_done in checkpoints.complete(self.folder):
-            return
-        if trainer.steps_done > 0:
-            trainer.save_now()
-
     def _after(self, step: int, numbers: dict[str, float]) -> dict[str, float]:
         """The step is over: write it down."""
         batch = self.settings.batch
@@ -229,9 +202,7 @@ class _Run:
         self.timings.append(
             [{"step": step, "seconds": round(seconds, 3), "tokens_per_second": round(row["tokens"] / seconds)}]
         )
-        if self.bar is not None:
-            self.bar.set_postfix_str(f"loss {row['loss']:.4f}", False)
-            self.bar.update()
+        self.advance(f"loss {row['loss']:.4f}")
         every = self.settings.eval_every
         if every and ((step + 1) % every == 0 or step + 1 == self.steps):
             row |= {f"held_out/{name}": value for name, value in self._measure(step + 1).items()}
@@ -262,19 +233,4 @@ class _Run:
                 return
             with quiet():
                 model = model.merge_and_unload()
-        place, half = self.folder / MODEL, self.folder / (MODEL + ".saving")
-        shutil.rmtree(half, ignore_errors=True)
-        with quiet():
-            model.save_pretrained(half)
-            self.tokenizer.save_pretrained(half)
-        shutil.rmtree(place, ignore_errors=True)
-        half.rename(place)
-
-    @contextmanager
-    def _bar(self, done: int) -> Iterator[None]:
-        from tqdm import tqdm
-
-        self.stepped = time.perf_counter()
-        disable = None if self.progress is None else not self.progress
-        with tqdm(total=self.steps, initial=done, unit="step", disable=disable) as self.bar:
-            yield
+        self.keep(model.save_pretrained)

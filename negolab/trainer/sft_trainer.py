@@ -16,19 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import Trainer, TrainerCallback
-from transformers.trainer_callback import PrinterCallback
+from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
-from negolab.policies.hf_model import quiet
-from negolab.trainer import checkpoints
 from negolab.trainer.sft_data import Sample
 from negolab.trainer.sft_settings import SftSettings
-
-# Its name until transformers renamed it.
-_CHECKPOINTING = "activation_checkpointing"
-if not hasattr(SFTConfig, _CHECKPOINTING):
-    _CHECKPOINTING = "gradient_checkpointing"
+from negolab.trainer.trl_common import StepTrainer, common_arguments
 
 IGNORED = -100
 """The label of a token that does not count in the loss."""
@@ -39,24 +32,11 @@ Finished = Callable[[int, dict[str, float]], dict[str, float]]
 
 def config_of(settings: SftSettings, folder: Path, steps: int) -> SFTConfig:
     """The settings as TRL takes them. ``folder`` is the run's."""
-    gpu = torch.cuda.is_available()
-    schedule = settings.schedule
-    if schedule == "constant" and settings.warmup_steps:
-        schedule = "constant_with_warmup"
     return SFTConfig(
-        output_dir=str(folder),
+        **common_arguments(settings, folder),
         max_steps=steps,
         per_device_train_batch_size=settings.micro_batch,
         gradient_accumulation_steps=settings.batch // settings.micro_batch,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=schedule,
-        warmup_steps=settings.warmup_steps,
-        optim="adamw_torch",
-        adam_beta1=settings.adam_betas[0],
-        adam_beta2=settings.adam_betas[1],
-        adam_epsilon=settings.adam_eps,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
         loss_type="nll",
         router_aux_loss_coef=0.0,  # the loss is of what was said, and nothing else
         max_length=None,
@@ -64,19 +44,6 @@ def config_of(settings: SftSettings, folder: Path, steps: int) -> SFTConfig:
         padding_free=False,
         shuffle_dataset=False,
         dataset_kwargs={"skip_prepare_dataset": True},
-        **{_CHECKPOINTING: settings.gradient_checkpointing},
-        use_cpu=not gpu,
-        bf16=gpu and settings.dtype != "float32",
-        seed=settings.seed % 2**32,
-        report_to=list(settings.report_to) or "none",
-        logging_strategy="steps",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        eval_strategy="no",
-        disable_tqdm=True,
-        log_level="error",
-        dataloader_pin_memory=False,
     )
 
 
@@ -86,10 +53,10 @@ def dataset_of(samples: Sequence[Sample]) -> Dataset:
     return Dataset.from_dict({"input_ids": [sample.ids for sample in samples], "labels": labels})
 
 
-class SampleTrainer(SFTTrainer):
+class SampleTrainer(StepTrainer, SFTTrainer):
     """See the module. ``finished`` is told of every step before its checkpoint."""
 
-    _tag_names = ("trl", "negolab")
+    settings: SftSettings
 
     def __init__(
         self,
@@ -110,28 +77,13 @@ class SampleTrainer(SFTTrainer):
             args=args,
             train_dataset=dataset_of(samples),
             processing_class=tokenizer,
-            callbacks=[_Boundaries(self)],
         )
         for name, value in before.items():  # what the model's files say stays as it was
             setattr(model.config.get_text_config(), name, value)
-        self.remove_callback(PrinterCallback)
+        self.begin(settings, folder)
         # TRL's loss takes the number of items of the whole step itself, whatever the model's own loss takes.
         self.model_accepts_loss_kwargs = True
-        self.settings = settings
-        self.updating = False
-        """A step is under way: the weights belong to none."""
-        self.stop = False
-        """End after the step under way, with a checkpoint."""
-        self._folder, self._finished, self._order = folder, finished, list(order)
-        self._saving: Path | None = None
-
-    @property
-    def steps_done(self) -> int:
-        """Whole steps behind the weights."""
-        return int(self.state.global_step)
-
-    def _send_telemetry(self) -> None:
-        """TRL tells its makers of every trainer; nobody here was asked."""
+        self._finished, self._order = finished, list(order)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """The whole run's order: a resumption skips what was done."""
@@ -161,7 +113,7 @@ class SampleTrainer(SFTTrainer):
         self.model.train(was)
         return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
-    # -- logging and checkpoints -------------------------------------------------------------------------------------
+    # -- logging --------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Called after every optimiser step, and with a summary at the end, which is not wanted."""
@@ -176,41 +128,6 @@ class SampleTrainer(SFTTrainer):
         made = self._finished(self.steps_done - 1, numbers)
         self.updating = False
         Trainer.log(self, dict(made))
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        main, wait = self.accelerator.is_main_process, self.accelerator.wait_for_everyone
-        with checkpoints.saving(self._folder, self.steps_done, main=main, wait=wait) as place:
-            self._saving = place
-            try:
-                with quiet():
-                    Trainer._save_checkpoint(self, model, trial)
-            finally:
-                self._saving = None
-        if main:
-            checkpoints.prune(self._folder, self.settings.keep_checkpoints)
-
-    def save_now(self) -> None:
-        """A checkpoint of the weights as they are. Only between steps."""
-        if self.updating:
-            raise ValueError("a step is under way: the weights belong to none")
-        self._save_checkpoint(self.model_wrapped, None)
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._saving or self._folder)
-
-
-class _Boundaries(TrainerCallback):
-    """Saves after the steps that want it, and stops there when told to."""
-
-    def __init__(self, trainer: SampleTrainer) -> None:
-        self._trainer = trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> Any:
-        """After an optimiser step."""
-        done, stop = state.global_step, self._trainer.stop
-        control.should_training_stop |= stop
-        control.should_save = done % self._trainer.settings.save_every == 0 or done == args.max_steps or stop
-        return control
 
 
 def _router_settings(model: Any) -> dict[str, Any]:
