@@ -1,15 +1,17 @@
 """What the pocket model first reads: whole conversations of scripted play, as tokens with a weight each.
 
-Products are invented (``product``): list price log-normal and cost share of it Beta distributed, both close to the
-published catalogue's train split, so that no real product is needed to make the model and none is seen. Markets vary
+Products are invented (``product``), with cost shares like those of the published catalogue's train split, so that no
+real product is needed to make the model and none is seen. Markets vary
 in the number of buyers and messages from the first example on; who has never seen five buyers writes nonsense to five.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -20,9 +22,11 @@ from negolab.catalog import Listing, Product
 from negolab.conversations import conversations
 from negolab.environment.base import BUYER, SELLER
 from negolab.episodes import Episode
+from negolab.money import dollars
+from negolab.pocket.settings import PocketSettings
 from negolab.pocket.teacher import BilateralTeacher, Teacher
 from negolab.pocket.tokenizer import CATEGORIES
-from negolab.pocket.words import COMPARISONS, InWords
+from negolab.pocket.words import COMPARISONS, InWords, thought
 from negolab.policies.registry import make_buyers
 from negolab.policies.scripted_bilateral import PersonaSeller
 from negolab.prompts import MarketPrompts
@@ -36,13 +40,20 @@ COMPARED = 3.0
 codenames: few, hard, and all else follows from them."""
 LOW, HIGH = 600, 430_000
 """Range of invented list prices, in cents."""
+EVEN = (500, 130_000)
+"""Range of those that are drawn evenly."""
+DRILLS = 3
+"""Drills that take the place of a market."""
 
 
 def product(seed: int, index: int) -> Product:
-    """An invented product: list price with median $150, cost about half of it. Its texts are empty: the model reads
-    none."""
+    """An invented product: every second list price log-normal with median $150, the others drawn evenly, so that no
+    amount is rare; cost about half of it. Its texts are empty: the model reads none."""
     g = generator(seed, "pocket product", index)
-    listing = int(np.clip(15_000 * np.exp(1.1 * g.standard_normal()), LOW, HIGH))
+    if g.random() < 0.5:
+        listing = int(g.integers(*EVEN))
+    else:
+        listing = int(np.clip(15_000 * np.exp(1.1 * g.standard_normal()), LOW, HIGH))
     share = float(np.clip(g.beta(2.4, 2.3), 0.08, 0.97))
     ends = (99, 99, 99, 95, 0, int(g.integers(100)))
     listing = listing // 100 * 100 + ends[int(g.integers(6))]
@@ -110,6 +121,26 @@ def numbers(episodes: Iterable[int]) -> Iterator[tuple[str, int, int]]:
             yield "bilateral", index, SELLER
 
 
+def examples(tokenizer: Any, settings: PocketSettings, episodes: Sequence[int]) -> list[Text]:
+    """What is read of these numbers of the stream: drills before ``settings.drills``, after that conversations and a
+    drill beside every few of them. ``count`` tells how many."""
+    drilled, played = _split(settings, episodes)
+    found = [drill(tokenizer, settings.seed, at) for at in drilled]
+    return [*found, *texts(tokenizer, settings.seed, played, settings.told)]
+
+
+def count(settings: PocketSettings, episodes: Sequence[int]) -> int:
+    """How many texts ``examples`` makes of these numbers."""
+    drilled, played = _split(settings, episodes)
+    return len(drilled) + sum(1 for _ in numbers(played))
+
+
+def _split(settings: PocketSettings, episodes: Sequence[int]) -> tuple[list[int], list[int]]:
+    played = [at for at in episodes if at >= settings.drills]
+    drilled = [DRILLS * at + more for at in episodes for more in range(DRILLS) if at < settings.drills]
+    return drilled + [DRILLS * at for at in played if at % settings.drill_every == 0], played
+
+
 def texts(tokenizer: Any, seed: int, episodes: Sequence[int], told: float = 0.2) -> Iterator[Text]:
     """The conversations that ``numbers`` names, of the stream ``seed``, in no particular order."""
     wanted: dict[tuple[str, int], list[int]] = {}
@@ -150,6 +181,61 @@ def conversation(tokenizer: Any, renderer: MarketPrompts, episode: Episode, seat
     return Text(np.asarray(ids, dtype=np.int32), np.asarray(weights, dtype=np.float32))
 
 
+def drill(tokenizer: Any, seed: int, index: int) -> Text:
+    """A board of random bids and a Thought about each buyer on it, the highest bid's first.
+
+    No play leads here: amounts of every size are equally frequent, bids lie close together or far apart, and each
+    board is read several times. Copying an amount from the board and comparing two are learnt from these in a fraction
+    of the tokens that whole conversations take, and amounts that no product has are learnt too (measured).
+    """
+    g = generator(seed, "pocket drill", index)
+
+    def amount(most: int) -> int:
+        return (
+            int(g.integers(100, most))
+            if g.random() < 0.5
+            else int(100 * math.exp(g.uniform(0.0, math.log(most / 100))))
+        )
+
+    n, top = int(g.integers(1, 7)), amount(_DRILLED)
+    close = g.random() < 0.5
+    bids = []
+    for _ in range(n):
+        first = max(1, int(top * g.uniform(0.8, 1.0))) if close else amount(_DRILLED)
+        bids.append([first] if g.random() < 0.6 else sorted([first, max(1, int(first * g.uniform(0.5, 1.0)))]))
+    cost = max(1, int(max(map(max, bids)) * g.uniform(0.7, 1.3))) if g.random() < 0.5 else amount(_DRILLED)
+    lines = []
+    for at, made in enumerate(bids, 1):
+        heard = ", ".join(f"[BUY] {dollars(bid)} @ turn {turn}" for turn, bid in enumerate(made, 1))
+        told = "(none yet)" if len(made) == 1 else f"[SELL] {dollars(amount(_DRILLED))} @ turn 1"
+        lines.append(
+            f"\n- Buyer {at}: active, you can send {int(g.integers(1, 5))} more messages to this buyer.\n"
+            f"  Buyer {at}'s action history: {heard}\n  Your messages history to Buyer {at}: {told}"
+        )
+    board = (
+        f"\n\n=== Standing offers ==={''.join(lines)}\nSeller messages remaining (T): {int(g.integers(1, 13))}. "
+        f"List price: {dollars(amount(_DRILLED))}. Your cost (do not sell below this): {dollars(cost)}."
+    )
+    ids: list[int] = tokenizer(f"<|user|>{board}<|end|>", add_special_tokens=False)["input_ids"]
+    weights = [0.0] * len(ids)
+    best = max(range(n), key=lambda at: (max(bids[at]), -at))
+    compared = _compared(tokenizer)
+    for asked in [best, *(at for at in g.permutation(n).tolist() if at != best)]:
+        text = thought(asked + 1, max(bids[asked]), cost)
+        part = tokenizer(f"<|assistant|>{text}<|end|>", add_special_tokens=False)["input_ids"]
+        ids += part
+        weights += [0.0, *_of_said(part, compared)]
+        if asked != best:
+            weights[-len(part) + 1] = 0.0  # which buyer is asked about is no answer to anything
+        weights[-1] = 0.0
+    return Text(np.asarray(ids, dtype=np.int32), np.asarray(weights, dtype=np.float32))
+
+
+_DRILLED = 100_000
+"""Amounts in drills are below this, in cents."""
+
+
+@lru_cache(maxsize=2)  # the whole vocabulary is gone through
 def _compared(tokenizer: Any) -> tuple[frozenset[int], frozenset[int]]:
     """Ids of what takes a comparison or a look-up, and of phrases behind which the next two tokens do."""
     ends = [token for text, token in tokenizer.get_vocab().items() if re.fullmatch("_[0-9]", text)]

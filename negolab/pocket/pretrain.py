@@ -42,11 +42,11 @@ def batches(settings: PocketSettings, tok: Any, *, skip: int = 0, pool: int = 51
     """
     for start in range(0, settings.episodes, pool):
         numbers = range(start, min(settings.episodes, start + pool))
-        count = sum(1 for _ in corpus.numbers(numbers))
+        count = corpus.count(settings, numbers)
         if skip >= count:
             skip -= count
             continue
-        found = sorted(corpus.texts(tok, settings.seed, numbers, settings.told), key=lambda text: len(text.ids))
+        found = sorted(corpus.examples(tok, settings, numbers), key=lambda text: len(text.ids))
         made: list[list[corpus.Text]] = [[]]
         for text in found:
             if made[-1] and (len(made[-1]) + 1) * len(text.ids) > settings.batch_tokens:
@@ -126,7 +126,7 @@ class _Learning:
             muon(matrices, lr=settings.muon_lr),
             torch.optim.AdamW(others, lr=settings.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0),
         ]
-        self.total = sum(1 for _ in corpus.numbers(range(settings.episodes)))
+        self.total = corpus.count(settings, range(settings.episodes))
         """Texts to read."""
         self.step = self.seen = self.tokens = 0
         self.last, self.sums = np.zeros(3), np.zeros(3)
@@ -292,7 +292,10 @@ def _begin(settings: PocketSettings, tok: Any, start: str | Path | None) -> Any:
         old = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True)
     except (OSError, ValueError) as error:
         raise NegolabError(f"{folder} holds no pocket model to go on from: {error}") from None
-    sizes = {"hidden": "hidden_size", "layers": "num_hidden_layers", "feed_forward": "intermediate_size"}
+    sizes = {
+        **{"hidden": "hidden_size", "layers": "num_hidden_layers", "feed_forward": "intermediate_size"},
+        **{"heads": "num_attention_heads", "kv_heads": "num_key_value_heads"},
+    }
     for mine, theirs in sizes.items():
         if getattr(settings, mine) != getattr(old.config, theirs):
             raise NegolabError(f"{folder} has {mine} {getattr(old.config, theirs)}, not {getattr(settings, mine)}")

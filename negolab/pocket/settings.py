@@ -10,15 +10,19 @@ class PocketSettings:
     """What decides the base model, to the last bit on one machine and number of threads."""
 
     seed: int = 0
-    episodes: int = 24_000
-    """Scripted episodes to learn from, each read once."""
+    episodes: int = 27_000
+    """Numbers of the stream of examples: scripted episodes, each read once, and drills."""
+    drills: int = 1_024
+    """Before this number there are only drills, three each: boards and Thoughts about them (``corpus.drill``)."""
+    drill_every: int = 2
+    """After that, a drill beside every so many scripted episodes."""
     hidden: int = 128
     """Width of the model."""
     layers: int = 4
     heads: int = 4
-    kv_heads: int = 2
+    kv_heads: int = 4
     feed_forward: int = 384
-    batch_tokens: int = 6_000
+    batch_tokens: int = 4_000
     """Most tokens in one step, padding included."""
     muon_lr: float = 0.02
     """First learning rate of the matrices; it falls linearly to zero."""

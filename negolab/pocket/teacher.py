@@ -23,7 +23,7 @@ from negolab.policies.bilateral_talk import BUYER_REASONS
 from negolab.policies.scripted_bilateral import BUYER_STYLES, BilateralBuyer
 from negolab.seeds import uniform
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class TeacherRules:
     """Probability, per ask, of asking anything between a modest ask and the list price instead."""
     take_rate: float = 0.85
     """Probability, per message, of taking a bid that covers the cost."""
-    stray_rate: float = 0.15
-    """Probability that the first message goes to some buyer, not to the highest bid."""
+    stray_rate: float = 0.7
+    """Probability that the first message goes to some buyer, whoever that is, and not to the highest bid."""
     roam_rate: float = 0.7
     """Probability of turning to another buyer after a message."""
     slip_reach: float = 0.90
@@ -96,7 +96,9 @@ class Teacher:
         if last in active and draws[1] >= self.rules.roam_rate:
             return last
         others = [at for at in active if at != last] or list(active)
-        return min(others, key=lambda at: (channels[at - 1].sent, -channels[at - 1].bids[-1]))
+        least = min(channels[at - 1].sent for at in others)
+        fewest = [at for at in others if channels[at - 1].sent == least]
+        return fewest[int(draws[4] * len(fewest))]
 
     def _ask(self, cost: int, listing: int, sent: int, draws: Sequence[float]) -> int:
         rules, room = self.rules, listing - cost

@@ -71,6 +71,16 @@ _UNREAD = (
     r"(?<=Buyer [0-9][0-9]:\nTalk: )[^\n]+",
     r"(?<=\n\nTalk: )[^\n]+",
     r"\ATalk: [^\n]+",
+    # The rules are the same in every prompt; what differs between prompts is kept: N, K, T, prices, [REJECT], persona.
+    r"# Output format\n[\s\S]*?(?=# Constants for this episode\n)",
+    r"\n\n# Conversation mechanics\n[\s\S]*\z",
+    r"(?<=\A)You are a (?:buyer|seller)\. I am the [\s\S]*?(?=It must be \[)",
+    r"(?<= or \[QUIT\]\.)\n1\. [\s\S]*?(?=\n\nYour manner: |\n\nKeep STRICTLY)",
+    r"\n\nKeep STRICTLY[\s\S]*\z",
+    r" \((?:buyers, none of|the most messages you may|your private reserv|public list price)[^\n]*(?=\n)",
+    r", List Price: \$[0-9.,]+, Cost: \$[0-9.,]+(?=\nTitle: )",
+    # What the heard bids are for: one product is sold.
+    r" \(1x [a-z-]+_[0-9]+\)(?=\n\n(?:Buyer [0-9]|=== Standing ))",
 )
 _NUMBER = r"_[0-9]|(?<=_[0-9])[0-9]|(?<=_[0-9][0-9])[0-9]|\.[0-9]{2}(?![0-9])|[0-9]{1,3}(?=(?:[0-9]{3})*(?![0-9]))"
 
@@ -99,7 +109,9 @@ def learn(shown: Iterable[str], spoken: Sequence[str] = (), least: int = 5) -> A
     becomes a phrase of its own. ``spoken``: phrases of the players."""
     known = build(spoken)
     counts: Counter[str] = Counter()
+    normalizer = known.backend_tokenizer.normalizer
     for text in shown:
+        text = normalizer.normalize_str(text)  # less what is not read, which would make each phrase another
         found = known(text, add_special_tokens=False, return_offsets_mapping=True)
         pieces = zip(found["input_ids"], found["offset_mapping"], strict=True)
         counts.update({text[a:b] for token, (a, b) in pieces if token == known.unk_token_id})

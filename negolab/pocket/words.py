@@ -58,6 +58,12 @@ COMPARISONS = (*_FOR.values(), *_REACH.values(), *(f"Thought: Best bid: Buyer {b
 """Phrases whose choice takes a comparison of amounts."""
 
 
+def thought(buyer: int, bid: int, cost: int) -> str:
+    """What a seller's Thought says of a bid (cents) before it names a plan."""
+    judged = _FOR["covers" if bid >= cost else "short"]
+    return f"Thought: Best bid: Buyer {buyer} at {dollars(bid)}{_COST}{dollars(cost)[1:]}{judged}"
+
+
 def seller_words(view: SellerView, move: Move, codename: str) -> str:
     """A seller's move as the pocket model would say it."""
     cost, listing = view.product.cost_cents, view.product.listing.list_cents
@@ -73,11 +79,10 @@ def seller_words(view: SellerView, move: Move, codename: str) -> str:
     else:
         share = (price - cost) / room
         plan = "list" if share > 0.97 else "between" if share > 0.3 else "near"
-    judged = _FOR["covers" if bid >= cost else "short"]
-    thought = f"Best bid: Buyer {buyer} at {dollars(bid)}{_COST}{dollars(cost)[1:]}{judged}{_PLANS[plan]}"
     target = "[QUIT]" if move.target is None else f"Buyer {move.target}"
     item = "" if move.price is None else f" {dollars(move.price)} (1x {codename})"
-    return f"Thought: {thought}\nTarget: {target}\nTalk: {_SELLER_TALK[move.verb]}\nAction: [{move.verb}]{item}"
+    said = f"{thought(buyer, bid, cost)}{_PLANS[plan]}"
+    return f"{said}\nTarget: {target}\nTalk: {_SELLER_TALK[move.verb]}\nAction: [{move.verb}]{item}"
 
 
 def buyer_words(view: BuyerView | BilateralView, move: Move, codename: str) -> str:
