@@ -128,7 +128,7 @@ class Store(dict):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(alarm, "EVERY", 0.01)
-    monkeypatch.setattr(alarm, "GRACE", 0.1)
+    monkeypatch.setattr(alarm, "GRACE", 0.5)
 
 
 @pytest.mark.parametrize("how", ["another rings", "the store has gone", "nothing", "ends by itself"])
@@ -138,15 +138,17 @@ def test_the_alarm_ends_who_waits(quick, how, capsys):
         if how in ("another rings", "ends by itself"):
             alarm.Alarm(store, 0).ring()
         store.gone = how == "the store has gone"
-        time.sleep(0.05 if how == "ends by itself" else 0.4)
-    time.sleep(0.2)
+        until = time.monotonic() + (10 if how in ("another rings", "the store has gone") else 0.1)
+        while time.monotonic() < until and not ended:
+            time.sleep(0.01)
+    time.sleep(0.7)
     assert ended == ([2] if how in ("another rings", "the store has gone") else [])
     assert ("another process of this run has ended" in capsys.readouterr().err) == bool(ended)
 
 
 def side_by_side(script: str, tmp_path: Path, *args: str, **options: Any) -> list[tuple[int, str]]:
     """Two processes that nobody watches, as torchrun would start them: exit code and errors of each. Those that still
-    wait after a minute are ended, and their exit code is negative."""
+    wait after minutes are ended, and their exit code is negative."""
     path = tmp_path / "run.py"
     path.write_text(script)
     with socket.socket() as free:
@@ -159,7 +161,7 @@ def side_by_side(script: str, tmp_path: Path, *args: str, **options: Any) -> lis
         made.append(
             subprocess.Popen([sys.executable, str(path), *args], env=env, stderr=subprocess.PIPE, text=True, **options)
         )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while time.monotonic() < until and any(process.poll() is None for process in made):
         time.sleep(0.05)
     for process in made:
@@ -220,11 +222,9 @@ except NegolabError as error:
 @pytest.mark.parametrize(("how", "code"), [("fails", 1), ("dies", 9), ("lives on", 2)])
 def test_no_process_waits_for_one_that_has_failed(tmp_path, how, code):
     pytest.importorskip("torch")
-    began = time.monotonic()
     first, second = side_by_side(MEET, tmp_path, how)
     assert (first[0], second[0]) == (2, code), (first, second)
     assert "another process of this run has ended" in first[1]
-    assert time.monotonic() - began < 60
 
 
 FAILING = """

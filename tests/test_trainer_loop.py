@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from negolab.cli import main
 from negolab.environment.base import SELLER
 from negolab.errors import NegolabError
-from negolab.trainer import checkpoints, loop
+from negolab.trainer import checkpoints, loop, records
 from negolab.trainer.rows import rows_of
 from negolab.trainer.sampler import LiveSampler
 from negolab.trainer.settings import load_profile
@@ -315,6 +315,19 @@ def about_the_same(first: Path, second: Path) -> None:
                 assert float(value) == pytest.approx(float(other[name]), rel=1e-3, abs=1e-6), name
     weights = [load_file(run / "model" / "model.safetensors") for run in (first, second)]
     assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-5) for name in weights[0])
+
+
+def test_a_resumed_run_may_find_its_server_elsewhere_but_no_other_player(tmp_path):
+    def opened(**options: Any) -> list[str]:
+        settings = {"buyers": {"*": {"model": "openai:m", **options}}, "retries": options.get("retries", 0)}
+        return records.open_manifest(tmp_path, records.new_manifest(settings, {}, {}))
+
+    opened(base_url="http://a/v1", temperature=0.7)
+    assert opened(base_url="http://b/v1", temperature=0.7, timeout=5.0) == []
+    with pytest.raises(NegolabError, match="settings.buyers.*.temperature: 0.7 there, 0.8 now"):
+        opened(base_url="http://a/v1", temperature=0.8)
+    with pytest.raises(NegolabError, match="settings.retries: 0 there, 3 now"):  # a setting, whatever it is called
+        opened(base_url="http://a/v1", temperature=0.7, retries=3)
 
 
 def test_a_server_that_gives_up_in_the_first_step_keeps_nothing_and_says_so(base, tmp_path, monkeypatch, capsys):

@@ -21,14 +21,12 @@ from negolab.errors import NegolabError
 from negolab.metrics import BILATERAL_METRICS, Metric
 from negolab.policies.base import Policy
 from negolab.policies.cast import Cast
-from negolab.policies.model import LanguageModel
 from negolab.policies.registry import make_bilateral, make_models
 from negolab.policies.scripted_bilateral import PersonaSeller
 from negolab.policies.spec import ModelSpec, is_model, spec_of
 from negolab.rollout import play
-from negolab.scenario import BILATERAL, PERSONAS, Regime, Scenario, Schedule
-from negolab.store import new_manifest
-from negolab.trainer.task import Markets, Weighted
+from negolab.scenario import BILATERAL, PERSONAS, Regime, Scenario
+from negolab.trainer.markets import ProductTask, Weighted
 
 if TYPE_CHECKING:
     from negolab.trainer.settings import TrainSettings
@@ -113,7 +111,7 @@ def _seller(given: Any) -> str | ModelSpec:
     return player
 
 
-class BuyerTask:
+class BuyerTask(ProductTask):
     """Learn to buy from one regulated seller. See ``Task``."""
 
     name = "buyer"
@@ -134,17 +132,19 @@ class BuyerTask:
     ) -> None:
         """Raises ``NegolabError`` for a split, seller or number that does not exist. The paper plays every product of
         an evaluation four times."""
-        self._catalog, self._options = catalog, options
-        self._eval_split = eval_split
-        train, held = catalog.split(train_split), catalog.split(eval_split)[:eval_products]
-        shared = {p.listing.codename for p in train} & {p.listing.codename for p in held}
-        if shared:
-            raise NegolabError(f"{len(shared)} products are in both splits ({min(shared)}, ...)")
-        games = [Weighted(options.regime(), 1.0)]
-        self._markets = Markets(games, train, seed=seed, groups=groups, group_size=group_size)
-        self.steps_per_epoch = self._markets.steps_per_epoch
-        regimes = [options.evaluation(persona) for persona in options.eval_personas]
-        self._schedules = {r.name: Schedule(r, held, seed=seed, per_product=eval_per_product) for r in regimes}
+        super().__init__(
+            catalog,
+            [Weighted(options.regime(), 1.0)],
+            [options.evaluation(persona) for persona in options.eval_personas],
+            seed=seed,
+            groups=groups,
+            group_size=group_size,
+            train_split=train_split,
+            eval_split=eval_split,
+            eval_products=eval_products,
+            eval_per_product=eval_per_product,
+        )
+        self._options = options
         seller = options.seller
         self._seller: Policy = (
             make_models([seller])[seller] if isinstance(seller, ModelSpec) else make_bilateral("seller", seller)
@@ -155,74 +155,27 @@ class BuyerTask:
         """See ``Task``."""
         return [self._seller]
 
-    def markets(self, step: int) -> list[Scenario]:
-        """See ``Task``."""
-        return self._markets.step(step, self.seat)
-
-    def evaluations(self) -> Mapping[str, Schedule]:
-        """See ``Task``."""
-        return self._schedules
+    def cast(self, regime: Regime, learner: Policy) -> Cast:
+        """See ``ProductTask``."""
+        return Cast(self._seller, {LEARNER: learner})
 
     def play(self, scenarios: Iterable[Scenario], learner: Policy) -> Iterator[Episode]:
         """See ``Task``."""
         return play(scenarios, self._seller, {LEARNER: learner})
-
-    def reward(self, episode: Episode) -> float:
-        """``reward.buyer_reward``, as the episode holds it."""
-        return episode.reward
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
         """See ``Task``; ``metrics.FOUR_PHASES`` are among them."""
         return BILATERAL_METRICS
 
-    def check(self, learner: LanguageModel) -> list[str]:
-        """See ``Task``."""
-        told: list[str] = []
-        for schedule in [*self._markets.schedules(), *self._schedules.values()]:
-            cast = Cast(self._seller, {LEARNER: learner})
-            told += [line for line in cast.check(schedule) if line not in told]
-        return told
-
-    def manifest(self, evaluation: str, learner: Policy) -> dict[str, Any]:
-        """See ``Task``."""
-        schedule = self._schedules[evaluation]
+    def opponent_name(self) -> str:
+        """See ``ProductTask``."""
         seller = self._options.seller
-        settings = {
-            "regime": schedule.regime.to_json(),
-            "split": self._eval_split if self._eval_split in self._catalog.splits else "file",
-            "per_product": schedule.per_product,
-            "products": len(schedule.products),
-            "seed": schedule.seed,
-            "seller": seller if isinstance(seller, str) else f"{seller.engine}:{seller.label}",
-        }
-        players = {"seller": self._seller.describe(), "buyers": {LEARNER: learner.describe()}}
-        return new_manifest(settings, players, self._data(), schedule.products, len(schedule))
+        return seller if isinstance(seller, str) else f"{seller.engine}:{seller.label}"
 
     def describe(self) -> dict[str, Any]:
         """See ``Task``."""
-        return {
-            "name": self.name,
-            "seat": self.seat,
-            "regimes": [self._options.regime().to_json()],
-            "train_products": len(self._markets.products),
-            "seller": self._seller.describe(),
-            "data": self._data(),
-        }
-
-    def close(self) -> None:
-        """See ``Task``."""
-        if isinstance(self._seller, LanguageModel):
-            self._seller.engine.close()
-
-    def _data(self) -> dict[str, str]:
-        catalog = self._catalog
-        return {
-            "name": catalog.name,
-            "sha256": catalog.data_sha256,
-            "codenames": catalog.rule,
-            "fingerprint": catalog.fingerprint,
-        }
+        return self.described([self._options.regime().to_json()], {"seller": self._seller.describe()})
 
 
 def make_buyer_task(settings: TrainSettings, catalog: Catalog) -> Task:

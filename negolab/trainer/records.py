@@ -26,8 +26,8 @@ from negolab.store import code_sha256, manifest_bytes, seal
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
 LOCK = "run.lock"
 _DECIDING = (
-    *("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "rows", "sampler", "task", "vllm_sampler"),
-    *("evaluation", "preparation", "sft", "sft_data", "sft_trainer", "trl_common"),
+    *("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "markets", "rows", "sampler", "task"),
+    *("evaluation", "preparation", "sft", "sft_data", "sft_trainer", "trl_common", "vllm_sampler"),
 )
 """Modules of the trainer that decide its numbers."""
 FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")
