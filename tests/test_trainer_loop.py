@@ -324,9 +324,9 @@ def test_a_resumed_run_may_find_its_server_elsewhere_but_no_other_player(tmp_pat
 
     opened(base_url="http://a/v1", temperature=0.7)
     assert opened(base_url="http://b/v1", temperature=0.7, timeout=5.0) == []
-    with pytest.raises(NegolabError, match="settings.buyers.*.temperature: 0.7 there, 0.8 now"):
+    with pytest.raises(NegolabError, match=r"settings\.buyers\.\*\.temperature: 0.7 there, 0.8 now"):
         opened(base_url="http://a/v1", temperature=0.8)
-    with pytest.raises(NegolabError, match="settings.retries: 0 there, 3 now"):  # a setting, whatever it is called
+    with pytest.raises(NegolabError, match=r"settings\.retries: 0 there, 3 now"):  # a setting, whatever it is called
         opened(base_url="http://a/v1", temperature=0.7, retries=3)
 
 
