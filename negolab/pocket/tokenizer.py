@@ -63,19 +63,21 @@ _PHRASES = (
     "Thought: Best bid: Buyer ",
 )
 
-# What is not read. Lookbehinds of one length each, as the regular expressions of tokenizers want them.
+# What is not read, in this order: what others wrote goes first, so that none of it can begin or end what follows.
+# Lookbehinds of one length each, as the regular expressions of tokenizers want them. Spans of text that may hold their
+# own beginning again are bounded, so that the time is linear in the text.
 _UNREAD = (
     r'(?<=\nTitle: ")[^\n]*(?="\n)',
-    r'(?<=\nDescription: ")[\s\S]*?(?="\n(?:\n# |List Price: |Cost: ))',
-    r"(?<=Buyer [0-9]:\nTalk: )[^\n]+",
-    r"(?<=Buyer [0-9][0-9]:\nTalk: )[^\n]+",
+    # To the last place that could be its end: a description may hold others; behind the true one nobody else writes.
+    r'(?<=\nDescription: ")[\s\S]*(?="\n(?:\n# |List Price: |Cost: ))',
+    *(rf"(?<=Buyer {'[0-9]' * digits}:\nTalk: )[^\n]+" for digits in (1, 2, 3, 4)),
     r"(?<=\n\nTalk: )[^\n]+",
     r"\ATalk: [^\n]+",
     # The rules are the same in every prompt; what differs between prompts is kept: N, K, T, prices, [REJECT], persona.
-    r"# Output format\n[\s\S]*?(?=# Constants for this episode\n)",
+    r"# Output format\n[\s\S]{0,4000}?(?=# Constants for this episode\n)",
     r"\n\n# Conversation mechanics\n[\s\S]*\z",
     r"(?<=\A)You are a (?:buyer|seller)\. I am the [\s\S]*?(?=It must be \[)",
-    r"(?<= or \[QUIT\]\.)\n1\. [\s\S]*?(?=\n\nYour manner: |\n\nKeep STRICTLY)",
+    r"(?<= or \[QUIT\]\.)\n1\. [\s\S]{0,4000}?(?=\n\nYour manner: |\n\nKeep STRICTLY)",
     r"\n\nKeep STRICTLY[\s\S]*\z",
     r" \((?:buyers, none of|the most messages you may|your private reserv|public list price)[^\n]*(?=\n)",
     r", List Price: \$[0-9.,]+, Cost: \$[0-9.,]+(?=\nTitle: )",
