@@ -37,6 +37,21 @@ def read_yaml(path: Path, what: str, content: str) -> dict[str, Any]:
     return values
 
 
+def read_value(text: str) -> Any:
+    """The value that ``text`` is in YAML, under the same rules. Raises ``ValueError`` that says why it is none."""
+    import yaml
+
+    try:
+        node = yaml.compose(text, yaml.SafeLoader)
+        for _, problem in [] if node is None else _traps(node, set()):
+            raise ValueError(problem)
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 def _traps(node: Any, seen: set[int]) -> Iterator[tuple[int, str]]:
     """Lines at which YAML reads something else than what stands there, or where a name stands twice."""
     if id(node) in seen:  # an alias

@@ -18,7 +18,7 @@ from negolab.pocket import tokenizer
 from negolab.seeds import generator
 
 if TYPE_CHECKING:
-    from negolab.pocket.pretrain import PocketSettings
+    from negolab.pocket.settings import PocketSettings
 
 
 LENGTH, LAST_NORM = 1.0, 2.0

@@ -21,6 +21,21 @@ MARK = "complete.json"
 _HALF = ".saving"
 
 
+def unwritten(error: BaseException) -> str | None:
+    """What the disk says, where ``error`` means that something could not be written; None for any other error.
+
+    torch and safetensors have errors of their own for a full disk. What the network says is no disk's.
+    """
+    said = str(error)
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+        return error.strerror or said
+    if type(error).__name__ == "SafetensorError" and "I/O error" in said:
+        return said[said.index("I/O error") :].removeprefix("I/O error: ")
+    if isinstance(error, RuntimeError) and any(name in said for name in ("inline_container", "PytorchStreamWriter")):
+        return "torch could not write a file to its end"
+    return None
+
+
 def complete(folder: Path) -> dict[int, Path]:
     """The whole checkpoints of a run folder by their number of steps, in order."""
     found = {}
@@ -67,10 +82,13 @@ def saving(folder: Path, step: int, *, main: bool = True, wait: Callable[[], obj
             written.rename(target)
             shutil.rmtree(place, ignore_errors=True)
         wait()
-    except OSError as error:
+    except Exception as error:
+        why = unwritten(error)
+        if why is None:
+            raise
         raise NegolabError(
-            f"cannot write a checkpoint to {folder / FOLDER}: {error.strerror or error}; the last whole one is kept, "
-            "run the same command again to go on"
+            f"cannot write a checkpoint to {folder / FOLDER}: {why}; the last whole one is kept, run the same command "
+            "again to go on"
         ) from error
 
 

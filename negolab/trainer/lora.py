@@ -61,8 +61,9 @@ class LoraSettings:
 
     def _check_targets(self) -> None:
         targets = self.targets
-        if isinstance(targets, str) or not all(isinstance(t, str) and re.fullmatch(r"\w[\w.]*", t) for t in targets):
-            given = f"{targets!r}" if isinstance(targets, str) else ", ".join(map(repr, targets))
+        listed = isinstance(targets, list | tuple)
+        if not listed or not all(isinstance(t, str) and re.fullmatch(r"\w[\w.]*", t) for t in targets):
+            given = ", ".join(map(repr, targets)) if listed else f"{targets!r}"
             raise NegolabError(
                 f"lora.targets is {given}; allowed: a list of names such as {', '.join(ATTENTION)} (all-linear, which "
                 "would take the router as well, is not)"

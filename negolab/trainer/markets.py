@@ -11,6 +11,7 @@ left out of their epoch (802 products, 64 a step: 12 steps an epoch, as the phas
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from negolab.policies.cast import Cast
 from negolab.policies.model import LanguageModel
 from negolab.scenario import Regime, Scenario, Schedule, draw
 from negolab.seeds import generator, mix
-from negolab.store import new_manifest
+from negolab.store import new_manifest, products_bytes
 
 
 class Weighted(NamedTuple):
@@ -127,6 +128,11 @@ class ProductTask:
         self._markets = Markets(regimes, train, seed=seed, groups=groups, group_size=group_size)
         self.steps_per_epoch = self._markets.steps_per_epoch
         self._schedules = {r.name: Schedule(r, held, seed=seed, per_product=eval_per_product) for r in evaluated}
+        self._of_files = {
+            f"{part}_products_sha256": hashlib.sha256(products_bytes(products)).hexdigest()
+            for part, split, products in (("train", train_split, train), ("eval", eval_split, held))
+            if split != "all" and split not in catalog.splits  # those of the catalogue are known by its fingerprint
+        }
 
     @property
     def opponents(self) -> Sequence[Policy]:
@@ -183,6 +189,7 @@ class ProductTask:
             "seat": self.seat,
             "regimes": list(regimes),
             "train_products": len(self._markets.products),
+            **self._of_files,
             **opponents,
             "data": self._data(),
         }

@@ -18,7 +18,7 @@ from negolab.errors import NegolabError
 from negolab.paths import data_dir
 from negolab.policies.spec import key_values
 from negolab.trainer.lora import LoraSettings
-from negolab.yaml_file import read_yaml
+from negolab.yaml_file import read_value, read_yaml
 
 MANY = 1_000_000
 """The most of anything that is counted."""
@@ -110,11 +110,14 @@ def read_profile(name: str, kind: str, like: str) -> tuple[dict[str, Any], str]:
     return read_yaml(path, "profile", f"lines such as {like}"), f"profile {path.name}"
 
 
-def put(given: dict[str, Any], changes: Sequence[str]) -> None:
-    """Put ``KEY=VALUE`` texts over plain data. ``KEY`` may reach into a setting with settings of its own
-    (``lora.rank=8``); what is on the way and missing is made. Raises ``NegolabError`` for what cannot be read."""
+def put(given: dict[str, Any], changes: Sequence[str], of: Any) -> None:
+    """Put ``KEY=VALUE`` texts over plain data for the dataclass ``of``. ``KEY`` may reach into a setting with settings
+    of its own (``lora.rank=8``); what is on the way and missing is made. A setting that is a text is taken as it
+    stands, any other as YAML. Raises ``NegolabError`` for what cannot be read."""
+    texts = {option.name for option in fields(of) if str(option.type) == "str"}
     for key, value in key_values(changes, "--set").items():
-        _put(given, key.split("."), _plain(value, key), key)
+        as_it_stands = key in texts and not value.startswith(("'", '"'))
+        _put(given, key.split("."), value if as_it_stands else _plain(value, key), key)
 
 
 def _put(given: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
@@ -130,14 +133,13 @@ def _put(given: dict[str, Any], path: Sequence[str], value: Any, key: str) -> No
 
 def _plain(given: str, key: str) -> Any:
     """A command line's text as a value: YAML, but 1e-4 is a number as well."""
-    import yaml
-
     if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][+-]?[0-9]+", given):
         return float(given)
     try:
-        return yaml.safe_load(given)
-    except yaml.YAMLError as error:
-        raise NegolabError(f"--set {key}: {given!r} cannot be read: {' '.join(str(error).split())}") from None
+        return read_value(given)
+    except ValueError as error:  # a number of thousands of digits, too
+        shown = given if len(given) <= 60 else given[:57] + "..."
+        raise NegolabError(f"--set {key}: {shown!r} cannot be read: {error}") from None
 
 
 def values(given: Mapping[str, Any], where: str, of: Any) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def values(given: Mapping[str, Any], where: str, of: Any) -> dict[str, Any]:
             raise NegolabError(f"{where}: lora is {value!r}; allowed: settings such as rank: 32, or nothing")
         elif isinstance(value, list):
             value = tuple(value)
-        elif type(value) is int and kind == "float":
+        elif type(value) is int and kind == "float" and abs(value) < MANY**2:  # larger ones are not allowed anyway
             value = float(value)
         elif value is None and kind == "str":  # an empty value on the command line
             value = ""

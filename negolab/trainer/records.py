@@ -20,8 +20,9 @@ import orjson
 
 import negolab
 from negolab.errors import NegolabError
-from negolab.policies.spec import SPECS
+from negolab.policies.spec import SPECS, is_model
 from negolab.store import code_sha256, manifest_bytes, seal
+from negolab.trainer.checkpoints import unwritten
 
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
 LOCK = "run.lock"
@@ -35,7 +36,8 @@ FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")
 
 
 def new_manifest(settings: Mapping[str, Any], task: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of a training run. ``more``: the base model, what is trained, versions. No time and no path."""
+    """The manifest of a training run. ``more``: the base model, what is trained, versions. No time and no path: what
+    stands in ``settings`` of where a model, server or file with a split is stays out (``_kept``)."""
     digest = hashlib.sha256()
     for name in _DECIDING:
         path = Path(__file__).with_name(f"{name}.py")
@@ -46,7 +48,7 @@ def new_manifest(settings: Mapping[str, Any], task: Mapping[str, Any], more: Map
         "negolab": negolab.__version__,
         "code_sha256": code_sha256(),
         "trainer_sha256": digest.hexdigest(),
-        "settings": settings,
+        "settings": _kept(settings),
         "task": task,
         **more,
     }
@@ -92,10 +94,16 @@ def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 def _fixed(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What may not change: of the players' options only those that decide replies (a server may move)."""
     given = {k: v for k, v in manifest.get("settings", {}).items() if k not in FREE}
-    settings = {k: _deciding(v) if k in _PLAYERS else v for k, v in given.items()}
-    return {**{k: v for k, v in manifest.items() if k != "manifest_sha256"}, "settings": settings}
+    return {**{k: v for k, v in manifest.items() if k != "manifest_sha256"}, "settings": _kept(given)}
 
 
+def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without what only says where something is; the task's description says what it holds."""
+    made = {k: _deciding(v) if k in _PLAYERS else v for k, v in settings.items()}
+    return {k: "file" if k in _SPLITS and v not in ("train", "test", "all") else v for k, v in made.items()}
+
+
+_SPLITS = ("train_split", "eval_split", "split")
 _PLAYERS = ("buyers", "task_options", "sampler_options")
 """Settings that hold options of language models."""
 _FREE_OPTIONS = frozenset(
@@ -107,10 +115,25 @@ _FREE_OPTIONS = frozenset(
 
 
 def _deciding(value: Any) -> Any:
-    """Players' options as a profile holds them, at any depth, without those that may change."""
-    if not isinstance(value, dict):
+    """Players' options as a profile holds them, at any depth, without those that may change, folders by their names."""
+    if isinstance(value, str):
+        return _named(value)
+    if not isinstance(value, Mapping):
         return value
-    return {k: _deciding(v) for k, v in value.items() if k not in _FREE_OPTIONS}
+    given = {k: v for k, v in value.items() if k not in _FREE_OPTIONS}
+    return {k: _folder(v) if k == "adapter" and isinstance(v, str) else _deciding(v) for k, v in given.items()}
+
+
+def _named(text: str) -> str:
+    """A language model's name as it is, where it is a folder's or file's with its last part only."""
+    engine, _, model = text.partition(":")
+    return f"{engine}:{_folder(model)}" if is_model(text) and engine != "openai" else text
+
+
+def _folder(name: str) -> str:
+    path = Path(name)
+    on_hub = name.count("/") < 2 and not name.startswith(("/", ".", "~")) and "\\" not in name and not path.exists()
+    return name if on_hub else path.name
 
 
 _SOFT = ("negolab", "code_sha256", "trainer_sha256", "versions")
@@ -164,7 +187,10 @@ class Table:
         lines = self.path.read_bytes().splitlines(keepends=True)
         if not lines or lines[0] != head:
             raise NegolabError(f"{self.path} has other columns than this version of the trainer writes")
-        kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.split(b",", 1)[0]) < step]
+        try:
+            kept = [line for line in lines[1:] if line.endswith(b"\n") and int(line.split(b",", 1)[0]) < step]
+        except ValueError:
+            raise NegolabError(f"{self.path} has a row that begins with no step; give a new folder") from None
         if len(kept) + 1 < len(lines):
             write_whole(self.path, head + b"".join(kept))
 
@@ -203,9 +229,11 @@ def locked(folder: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise NegolabError(f"{folder} is being written by another process; wait for it or give a new folder") from None
-    except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
+    except Exception as error:
+        why = unwritten(error)
+        if why is None:
+            raise
+        where = f" {error.filename}" if isinstance(error, OSError) and error.filename else ""
         raise NegolabError(
-            f"cannot write to {folder}: {error.strerror or error}{where}; what was finished is kept, run the same "
-            "command again to go on"
+            f"cannot write to {folder}: {why}{where}; what was finished is kept, run the same command again to go on"
         ) from error

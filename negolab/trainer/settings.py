@@ -134,5 +134,5 @@ def load_profile(name: str, changes: Sequence[str] = ()) -> TrainSettings:
     is wrong, with the names that are allowed.
     """
     given, where = options.read_profile(name, "train", "steps: 72")
-    options.put(given, changes)
+    options.put(given, changes, TrainSettings)
     return TrainSettings(**options.values(given, where, TrainSettings))

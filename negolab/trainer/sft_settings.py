@@ -145,6 +145,8 @@ def load_sft(
     given |= over or {}
     if regimes is not None:
         there = given.get("regimes") or {}
+        if not isinstance(there, Mapping):
+            raise NegolabError(f"{where}: regimes is {there!r}; allowed: names with their settings")
         given["regimes"] = {name: there.get(name) or {} for name in regimes}
-    options.put(given, changes)
+    options.put(given, changes, SftSettings)
     return SftSettings(**options.values(given, where, SftSettings))
