@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from negolab.bilateral import play_bilateral
 from negolab.catalog import load_catalog
 from negolab.conversations import conversations
 from negolab.environment.base import SELLER, Move
+from negolab.errors import NegolabError
 from negolab.games import game_of
 from negolab.metrics import Summary
 from negolab.policies.registry import make_buyers, make_models, make_seller
@@ -304,6 +306,16 @@ def test_pretraining_lowers_the_loss_and_is_seeded(tmp_path):
     facts = json.loads((tmp_path / "a" / "pretrain.json").read_text())
     assert facts["settings"]["seed"] == 7
     assert first["loss_said"] < untrained_loss(settings) - 1.0
+
+
+def test_torn_weights_to_go_on_from_are_one_clear_line(tmp_path):
+    torn = tmp_path / "torn"
+    shutil.copytree(pocket_models()["pocket-base"], torn)
+    weights = torn / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    with pytest.raises(NegolabError, match="holds no pocket model to go on from"):
+        pretrain(PocketSettings(episodes=5, seed=9), tmp_path / "out", start=torn, progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_model_is_a_small_qwen3(tok):

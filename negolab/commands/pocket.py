@@ -22,8 +22,8 @@ def add_parser(commands: Any) -> None:
     made = actions.add_parser(
         "pretrain",
         help="make the base model from nothing",
-        description="Make the base model from nothing, on scripted play with invented products: about an hour on two "
-        "cores. The same seed, threads and versions give the same model. Run the same command again to resume: an "
+        description="Make the base model from nothing, on scripted play with invented products: about half an hour on "
+        "two cores. The same seed, threads and versions give the same model. Run the same command again to resume: an "
         "interrupted or killed run goes on after its last checkpoint, to the same model. Checkpoints lie in "
         "DIR/unfinished until the model is saved.",
     )

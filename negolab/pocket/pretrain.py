@@ -284,13 +284,14 @@ def _begin(settings: PocketSettings, tok: Any, start: str | Path | None) -> Any:
     """The model to begin with."""
     if start is None:
         return new_model(settings, tok)
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = Path(start)
     try:
         known = AutoTokenizer.from_pretrained(folder, local_files_only=True).get_vocab()
         old = AutoModelForCausalLM.from_pretrained(folder, dtype="float32", local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise NegolabError(f"{folder} holds no pocket model to go on from: {error}") from None
     sizes = {
         **{"hidden": "hidden_size", "layers": "num_hidden_layers", "feed_forward": "intermediate_size"},
