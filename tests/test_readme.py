@@ -3,6 +3,7 @@
 import csv
 import math
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 
@@ -35,8 +36,8 @@ def rows(name):
 
 def cell(row, column):
     """``0.591 ± 0.011``; a published value without an error stands alone."""
-    mean, se = row[column], row[f"{column}_se"]
-    return f"{float(mean):.3f}" + ("" if se == "n/a" else f" ± {float(se):.3f}")
+    value, se = row[column], row[f"{column}_se"]
+    return f"{float(value):.3f}" + ("" if se == "n/a" else f" ± {float(se):.3f}")
 
 
 def readme_rows():
@@ -57,19 +58,35 @@ def test_the_readmes_results_are_the_committed_ones():
         assert line in text, f"README lacks or differs from: {line}"
 
 
+def evaluations(folder):
+    """The estimates of a training run's held-out evaluations in its first regime, by step and metric."""
+    with (folder / "eval.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    by_step = {}
+    for row in found:
+        if row["regime"] == found[0]["regime"]:
+            by_step.setdefault(int(row["step"]), {})[row["metric"]] = row
+    return by_step
+
+
 def training_rows():
-    """The README's lines of the committed training runs: the first and the last evaluation of each."""
+    """The README's lines of the committed training runs: the first and the last evaluation of each, and where several
+    seeds were run, the means of these with their standard errors over seeds."""
+    tasks = {}
     for folder in sorted(TRAINING.iterdir()):
-        task = folder.name.partition("-")[0]
-        with (folder / "eval.csv").open(encoding="utf-8", newline="") as file:
-            found = list(csv.DictReader(file))
-        steps = sorted({int(row["step"]) for row in found})
-        for step in (steps[0], steps[-1]):
-            mine = [row for row in found if int(row["step"]) == step]
-            regime = mine[0]["regime"]
-            by_name = {row["metric"]: row for row in mine if row["regime"] == regime}
-            cells = [f"{float(by_name[c]['mean']):.3f} ± {float(by_name[c]['se']):.3f}" for c in TRAINED[task]]
-            yield f"| {folder.name} | {step} | {' | '.join(cells)} | {by_name['reward']['n']} |"
+        tasks.setdefault(folder.name.partition("-")[0], {})[folder.name] = evaluations(folder)
+    for task, runs in tasks.items():
+        for name, found in runs.items():
+            for step in (min(found), max(found)):
+                cells = [
+                    f"{float(found[step][c]['mean']):.3f} ± {float(found[step][c]['se']):.3f}" for c in TRAINED[task]
+                ]
+                yield f"| {name} | {step} | {' | '.join(cells)} | {found[step]['reward']['n']} |"
+        for step in {min(found) for found in runs.values()} | {max(found) for found in runs.values()}:
+            if len(runs) > 1:
+                values = [[float(found[step][c]["mean"]) for found in runs.values()] for c in TRAINED[task]]
+                cells = [f"{mean(v):.3f} ± {stdev(v) / len(v) ** 0.5:.3f}" for v in values]
+                yield f"| **{task}, mean of {len(runs)} seeds** | {step} | {' | '.join(cells)} | {len(runs)} seeds |"
 
 
 def test_the_training_results_are_the_committed_ones():
