@@ -225,7 +225,7 @@ def _frame(ax: Axes, metric: str, axis: Axis, labels: bool = True) -> None:
     ax.grid(axis="y")
     low, high = ax.get_ylim()
     if metric.endswith("_rate"):
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         ax.set_ylim(*((-0.02, 1.06) if metric in _WHOLE_RANGE else (-0.01, max(0.05, 1.08 * high))))
     elif metric == "distinct_buyers":
         ax.set_ylim(0, max(3.15, high))
