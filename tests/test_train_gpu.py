@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import importlib.util
 import json
 import re
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from negolab.cli import main
+from negolab.errors import NegolabError
 from negolab.paths import data_dir
 from negolab.policies.adapters import load_adapter
 from negolab.trainer import estimate, gpu
@@ -237,3 +239,20 @@ def test_a_training_step_on_a_mixture_of_experts(tmp_path, monkeypatch, experts)
     with (tmp_path / "run" / "metrics.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["grad_norm"]) > 0 and float(row["mismatch_mean"]) < 1e-4
+
+
+def test_a_pocket_models_shapes_are_known_by_its_name():
+    from negolab.policies.spec import pocket_models
+
+    found = estimate.config_of("pocket-base")
+    assert found == json.loads((pocket_models()["pocket-base"] / "config.json").read_text(encoding="utf-8"))
+    with pytest.raises(NegolabError, match="no model 'pocket-bse' comes with negolab; there are: pocket-base"):
+        estimate.config_of("pocket-bse")
+
+
+def test_without_the_hubs_package_the_papers_model_is_known_and_others_say_what_to_install(monkeypatch):
+    known = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "huggingface_hub" else known(name))
+    assert estimate.config_of("Qwen/Qwen3-30B-A3B-Instruct-2507")["num_experts"] > 1
+    with pytest.raises(NegolabError, match=r"pip install 'negolab\[train\]', or give a folder"):
+        estimate.config_of("someone/some-model")

@@ -7,6 +7,7 @@ docstring of the function that applies it, each number that was assumed and not 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from negolab.environment.base import Request
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy, Reply
 from negolab.policies.memory import Memory, estimate, shape_of
-from negolab.policies.spec import VllmSpec
+from negolab.policies.spec import VllmSpec, located
 from negolab.trainer.gpu import Box
 from negolab.trainer.lora import Trained, planned
 from negolab.trainer.settings import TrainSettings
@@ -66,12 +67,20 @@ FACTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def config_of(model: str) -> Mapping[str, Any]:
-    """A model's ``config.json`` without the network: from its folder, a cache of the hub, or ``FACTS``.
+    """A model's ``config.json`` without the network: from its folder (of a pocket model: its name will do), a cache of
+    the hub, or ``FACTS``.
 
     Raises ``NegolabError`` where none of these has it.
     """
-    path = Path(model) / "config.json"
-    if not path.is_file() and not Path(model).is_dir():
+    place = Path(located(model))
+    path = place / "config.json"
+    if not path.is_file() and not place.is_dir():
+        if importlib.util.find_spec("huggingface_hub") is None:  # without the extra: no cache to look into
+            if model in FACTS:
+                return FACTS[model]
+            raise NegolabError(
+                f"the shapes of {model} are not known here: pip install 'negolab[train]', or give a folder"
+            )
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
 
