@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from negolab.catalog import SAMPLE, load_catalog
 from negolab.errors import NegolabError
 from negolab.scenario import IN_DISTRIBUTION
 from negolab.trainer import checkpoints, records
-from negolab.trainer.settings import load_profile
+from negolab.trainer.loop import _Run
+from negolab.trainer.settings import TrainSettings, load_profile
 from negolab.trainer.sft_settings import load_sft
 from negolab.trainer.task import SellerTask, Weighted
 
@@ -189,3 +191,13 @@ def test_a_split_from_a_file_is_known_by_its_products(tmp_path: Path) -> None:
     assert described(names[1:7], "a.json") != first and first["train_products"] == 6
     usual = SellerTask(catalog, [Weighted(IN_DISTRIBUTION, 1.0)], seed=0, groups=2, group_size=2).describe()
     assert "train_products_sha256" not in usual
+
+
+def test_a_run_says_what_it_learns_from_and_that_the_real_products_are_missing() -> None:
+    described = {"train_products": 96, "data": {"name": "sample"}}
+    for data, missing in (("auto", True), ("sample", False)):
+        task = SimpleNamespace(describe=lambda: described)
+        run: Any = SimpleNamespace(settings=TrainSettings(model="m", data=data, steps=3), task=task)
+        said = _Run._plan(run)
+        assert said.startswith("3 steps of 64 markets x 8 episodes, 96 products of sample to learn from")
+        assert ("negolab data fetch" in said) == missing

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from negolab.catalog import AUTO, SAMPLE
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
 from negolab.policies.spec import located
@@ -133,6 +134,16 @@ class _Run(Start):
         del settings["data"]  # contained in the task
         return records.new_manifest(settings, self.task.describe(), more)
 
+    def _plan(self) -> str:
+        """What will be learnt from, in one line: a catalogue that was never fetched must not go unnoticed."""
+        settings, told = self.settings, self.task.describe()
+        unfetched = settings.data == AUTO and told["data"]["name"] == SAMPLE
+        return (
+            f"{settings.steps} steps of {settings.groups} markets x {settings.group_size} episodes, "
+            f"{told['train_products']} products of {told['data']['name']} to learn from"
+            + ("; the real ones are not here: negolab data fetch" if unfetched else "")
+        )
+
     # -- the run --------------------------------------------------------------------------------------------------
 
     def play(self) -> Trained:
@@ -148,6 +159,7 @@ class _Run(Start):
             self.say(f"{folder} is complete: {settings.steps} steps")
             return self.total
         self.processes.from_main(lambda: self._cut(done))
+        self.say(self._plan())
         self.trainer = RowTrainer(self.model, self.tokenizer, settings, folder, self._step, self._after)
         if done:
             self.say(f"going on after step {done} of {settings.steps}")
