@@ -1,8 +1,8 @@
 """What the pocket model first reads: whole conversations of scripted play, as tokens with a weight each.
 
 Products are invented (``product``), with cost shares like those of the published catalogue's train split, so that no
-real product is needed to make the model and none is seen. Markets vary
-in the number of buyers and messages from the first example on; who has never seen five buyers writes nonsense to five.
+real product is needed to make the model and none is seen. Markets vary in the number of buyers and messages from the
+first example on; who has never seen five buyers writes nonsense to five.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def drill(tokenizer: Any, seed: int, index: int) -> Text:
     """A board of random bids and a Thought about each buyer on it, the highest bid's first.
 
     No play leads here: amounts of every size are equally frequent, bids lie close together or far apart, and each
-    board is read several times. Copying an amount from the board and comparing two are learnt from these in a fraction
-    of the tokens that whole conversations take, and amounts that no product has are learnt too (measured).
+    board is read several times: more to copy and to compare in a text than in a whole conversation, and amounts that no
+    product has are read too.
     """
     g = generator(seed, "pocket drill", index)
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 LENGTH, LAST_NORM = 1.0, 2.0
 """Length of each first embedding, and first weights of the last norm. The embeddings are the output's weights as well:
 at transformers' length of 0.2 no token can become likely before its own embedding has grown, which takes a number that
-is seldom seen longer than the whole training (measured: ten times as many tokens until a cost is copied well)."""
+is seldom seen longer than the whole training (seen once each: at 0.2 two thirds of the costs were copied rightly after
+1.7 million tokens; at 1.0, with drills besides, nearly all after 1.2 million)."""
 
 
 def new_model(settings: PocketSettings, tok: Any) -> Any:
