@@ -103,6 +103,23 @@ def manifest_bytes(manifest: Mapping[str, Any]) -> bytes:
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"
 
 
+def differences(known: Any, now: Any, words: Mapping[str, str], where: str = "") -> Iterator[tuple[str, str]]:
+    """What differs between two manifests, or parts of them: its place (``settings.seed``) and a text for the user.
+
+    ``words``: the texts of places whose values say nothing to a user, such as hashes.
+    """
+    if isinstance(known, dict) and isinstance(now, dict):
+        for key in sorted(known.keys() | now.keys()):
+            yield from differences(known.get(key), now.get(key), words, f"{where}.{key}".lstrip("."))
+    elif known != now:
+        yield where, words.get(where) or f"{where}: {_short(known)} there, {_short(now)} now"
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
 def product_to_json(product: Product) -> dict[str, Any]:
     """A product as it is kept with a run."""
     listing = product.listing

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-import orjson
-
 from negolab.catalog import Product
 from negolab.episodes import Episode
 from negolab.errors import NegolabError
@@ -29,6 +27,7 @@ from negolab.store import (
     PID,
     PRODUCTS,
     Line,
+    differences,
     manifest_bytes,
     place_problem,
     products_bytes,
@@ -146,7 +145,8 @@ class RunWriter:
         if not folder.is_dir():
             return
         if (folder / MANIFEST).exists() or (folder / EPISODES).exists():
-            changed = list(_differences("", read_manifest(folder), self._manifest))
+            found = differences(read_manifest(folder), self._manifest, _IN_WORDS)
+            changed = [text for where, text in found if where != "manifest_sha256"]
             if changed:
                 shown = "; ".join(changed[:4]) + ("; ..." if len(changed) > 4 else "")
                 raise NegolabError(
@@ -238,24 +238,11 @@ class RunWriter:
         return found[0] if found else ""
 
 
-def _differences(where: str, known: Any, now: Any) -> Iterator[str]:
-    if isinstance(known, dict) and isinstance(now, dict):
-        for key in sorted(known.keys() | now.keys()):
-            yield from _differences(f"{where}.{key}".lstrip("."), known.get(key), now.get(key))
-    elif known != now and where != "manifest_sha256":
-        yield _IN_WORDS.get(where) or f"{where}: {_short(known)} there, {_short(now)} now"
-
-
 _IN_WORDS = {
     "code_sha256": "it was made by another version of the code",
     "data.sha256": "its catalogue has other contents",
     "products_sha256": "it plays other products",
 }
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _rewrite(source: Path, target: Path, places: Iterable[tuple[int, int]]) -> None:

@@ -284,13 +284,13 @@ def test_examples_that_were_read_are_left_out_and_whole_pools_of_them_not_played
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tok, settings = learn(corpus.shown(), words.SPOKEN), replace(TINY, episodes=20)
-    texts, played = corpus.texts, []
+    examples, played = corpus.examples, []
 
-    def counted(tok: object, seed: int, numbers: range, told: float) -> object:
+    def counted(tok: object, settings: PocketSettings, numbers: range) -> list[corpus.Text]:
         played.append(numbers.start)
-        return texts(tok, seed, numbers, told)
+        return examples(tok, settings, numbers)
 
-    monkeypatch.setattr(corpus, "texts", counted)
+    monkeypatch.setattr(corpus, "examples", counted)
     every = list(batches(settings, tok, pool=8))
     assert played == [0, 8, 16] and len(every) > 4
     seen = 0
@@ -303,7 +303,7 @@ def test_examples_that_were_read_are_left_out_and_whole_pools_of_them_not_played
             for mine, theirs in zip(rest, every[at:], strict=True)
             for one, other in zip(mine, theirs, strict=True)
         )
-        assert len(played) == 3 - sum(seen >= sum(1 for _ in corpus.numbers(range(end))) for end in (8, 16, 20))
+        assert len(played) == 3 - sum(seen >= corpus.count(settings, range(end)) for end in (8, 16, 20))
         seen += len(batch)
     assert list(batches(settings, tok, skip=seen, pool=8)) == []
 

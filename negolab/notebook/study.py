@@ -73,8 +73,8 @@ class Study:
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
         few = min(chosen, self.model_products or chosen)
-        large = set(self.models) - set(self.small)
-        models = f"; language models: first {few} products, seed {self.seeds[0]}" if large else ""
+        large = [name for name in self.models if name not in self.small]
+        models = f"; {', '.join(large)}: first {few} products, seed {self.seeds[0]}" if large else ""
         return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}{models}"
 
     def __repr__(self) -> str:  # a notebook keeps it beside the Markdown: not the whole catalogue

@@ -122,8 +122,8 @@ def numbers(episodes: Iterable[int]) -> Iterator[tuple[str, int, int]]:
 
 
 def examples(tokenizer: Any, settings: PocketSettings, episodes: Sequence[int]) -> list[Text]:
-    """What is read of these numbers of the stream: drills before ``settings.drills``, after that conversations and a
-    drill beside every few of them. ``count`` tells how many."""
+    """What is read of these numbers of the stream: drills before ``settings.first_played``, after that conversations
+    and a drill beside every few of them. ``count`` tells how many."""
     drilled, played = _split(settings, episodes)
     found = [drill(tokenizer, settings.seed, at) for at in drilled]
     return [*found, *texts(tokenizer, settings.seed, played, settings.told)]
@@ -136,8 +136,8 @@ def count(settings: PocketSettings, episodes: Sequence[int]) -> int:
 
 
 def _split(settings: PocketSettings, episodes: Sequence[int]) -> tuple[list[int], list[int]]:
-    played = [at for at in episodes if at >= settings.drills]
-    drilled = [DRILLS * at + more for at in episodes for more in range(DRILLS) if at < settings.drills]
+    played = [at for at in episodes if at >= settings.first_played]
+    drilled = [DRILLS * at + more for at in episodes for more in range(DRILLS) if at < settings.first_played]
     return drilled + [DRILLS * at for at in played if at % settings.drill_every == 0], played
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -129,8 +130,9 @@ class _Learning:
         self.total = corpus.count(settings, range(settings.episodes))
         """Texts to read."""
         self.step = self.seen = self.tokens = 0
-        self.last, self.sums = np.zeros(3), np.zeros(3)
-        """Losses on what is said and told, and 1: means over the last row of ``rows``, and sums since."""
+        self.last, self.sums = np.zeros(2), np.zeros((2, 2))
+        """Losses on what is said and told: means over the last row of ``rows`` (0: nothing was told, as in drills), and
+        since then their sums and numbers of steps."""
         self.rows: list[dict[str, Any]] = []
         self.began = time.perf_counter()
         """When it would have begun, had it never been stopped."""
@@ -210,14 +212,15 @@ class _Learning:
         for optimiser, rate in zip(self.optimisers, (self.settings.muon_lr, self.settings.adamw_lr), strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = rate * share
-        self.sums += (*_step(self.model, batch, self.optimisers), 1.0)
+        losses = np.array(_step(self.model, batch, self.optimisers))
+        self.sums += (np.nan_to_num(losses), ~np.isnan(losses))
         self.step += 1
         self.seen += len(batch)
         self.tokens += sum(len(text.ids) for text in batch)
         if self.step % 50 and self.seen < self.total:
             return None
-        self.last, self.sums = self.sums / self.sums[2], np.zeros(3)
-        said, told = (round(float(loss), 4) for loss in self.last[:2])
+        self.last, self.sums = self.sums[0] / np.maximum(self.sums[1], 1.0), np.zeros((2, 2))
+        said, told = (round(float(loss), 4) for loss in self.last)
         seconds = round(time.perf_counter() - self.began)
         self.rows.append(dict(zip(_COLUMNS, (self.step, self.seen, self.tokens, said, told, seconds), strict=True)))
         return self.rows[-1]
@@ -324,7 +327,7 @@ def _step(model: Any, batch: Sequence[corpus.Text], optimisers: Sequence[Any]) -
         optimiser.zero_grad(set_to_none=True)
     own = weight >= 1.0
     with torch.no_grad():
-        return float(losses[own].mean()), float(losses[~own].mean()) if bool((~own).any()) else 0.0
+        return float(losses[own].mean()), float(losses[~own].mean()) if bool((~own).any()) else math.nan
 
 
 def _versions() -> dict[str, str]:

@@ -13,7 +13,8 @@ class PocketSettings:
     episodes: int = 27_000
     """Numbers of the stream of examples: scripted episodes, each read once, and drills."""
     drills: int = 1_024
-    """Before this number there are only drills, three each: boards and Thoughts about them (``corpus.drill``)."""
+    """Before this number, at most an eighth of all, there are only drills, three each: boards and Thoughts about them
+    (``corpus.drill``)."""
     drill_every: int = 2
     """After that, a drill beside every so many scripted episodes."""
     hidden: int = 128
@@ -30,3 +31,8 @@ class PocketSettings:
     """First learning rate of the embeddings and norms."""
     told: float = 0.2
     """Weight in the loss of what a seat is told, beside 1 for what it says."""
+
+    @property
+    def first_played(self) -> int:
+        """The first number that is a scripted episode: a small run must not be drills alone."""
+        return min(self.drills, self.episodes // 8)

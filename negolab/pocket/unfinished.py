@@ -19,7 +19,7 @@ from typing import Any
 
 import negolab
 from negolab.errors import NegolabError
-from negolab.store import code_sha256
+from negolab.store import code_sha256, differences
 from negolab.trainer import checkpoints, records
 
 UNFINISHED, RECORD = "unfinished", "pretrain.json"
@@ -53,7 +53,8 @@ def finished(folder: Path, made: Mapping[str, Any]) -> dict[str, Any] | None:
     known = _read(path, "give a folder that does not exist yet")
     if not (folder / "model.safetensors").is_file():
         raise NegolabError(f"{folder} has a {RECORD} and no model; give a folder that does not exist yet")
-    changed = [text for _, text in records._differences("", {name: known.get(name) for name in made}, _plain(made))]
+    kept = {name: known.get(name) for name in made}
+    changed = [text for _, text in differences(kept, _plain(made), records.IN_WORDS)]
     if changed:
         raise NegolabError(f"{folder} is finished and was made otherwise ({_shown(changed)}); give a new folder")
     return known
@@ -80,7 +81,7 @@ def compare(folder: Path, begun: Mapping[str, Any]) -> list[str]:
     known = _read(path, f"delete {folder / UNFINISHED} to begin anew")
     soft: list[str] = []
     hard: list[str] = []
-    for where, text in records._differences("", {name: known.get(name) for name in begun}, dict(begun)):
+    for where, text in differences({name: known.get(name) for name in begun}, dict(begun), records.IN_WORDS):
         (soft if where.startswith(_SOFT) else hard).append(text)
     if hard:
         raise NegolabError(

@@ -21,7 +21,7 @@ import orjson
 import negolab
 from negolab.errors import NegolabError
 from negolab.policies.spec import SPECS, is_model
-from negolab.store import code_sha256, manifest_bytes, seal
+from negolab.store import code_sha256, differences, manifest_bytes, seal
 from negolab.trainer.checkpoints import unwritten
 
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
@@ -80,7 +80,7 @@ def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
             known = orjson.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise NegolabError(f"{path} cannot be read: {error}") from None
-        changed = dict(_differences("", _fixed(known), _fixed(manifest)))
+        changed = dict(differences(_fixed(known), _fixed(manifest), IN_WORDS))
         soft = [text for where, text in changed.items() if where.startswith(_SOFT)]
         hard = [text for where, text in changed.items() if not where.startswith(_SOFT)]
         if hard:
@@ -137,26 +137,12 @@ def _folder(name: str) -> str:
 
 
 _SOFT = ("negolab", "code_sha256", "trainer_sha256", "versions")
-
-
-def _differences(where: str, known: Any, now: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(known, dict) and isinstance(now, dict):
-        for key in sorted(known.keys() | now.keys()):
-            yield from _differences(f"{where}.{key}".lstrip("."), known.get(key), now.get(key))
-    elif known != now:
-        yield where, _IN_WORDS.get(where) or f"{where}: {_short(known)} there, {_short(now)} now"
-
-
-_IN_WORDS = {
+IN_WORDS = {
     "code_sha256": "the run was begun with another version of the code",
     "trainer_sha256": "the run was begun with another version of the trainer",
     "task.data.sha256": "its catalogue has other contents",
 }
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 40 else text[:37] + "..."
+"""What is said of a difference whose values say nothing to a user."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
