@@ -67,15 +67,25 @@ class Study:
 
     @property
     def markets(self) -> str:
-        """How many markets one seller plays, in words."""
+        """How many markets one seller plays, in words, and how many those few that play less."""
+        return self.most_markets + (f"; {self.few_markets}" if self.few_markets else "")
+
+    @property
+    def few_markets(self) -> str:
+        """Which language models play the first products only, and how many; empty where none does."""
+        few = [name for name in self.models if name not in self.small]
+        chosen = len(self.catalog.split(self.split)[: self.products])
+        first = min(chosen, self.model_products or chosen)
+        return f"{', '.join(few)}: first {first} products, seed {self.seeds[0]}" if few else ""
+
+    @property
+    def most_markets(self) -> str:
+        """How many markets all other sellers play."""
         chosen = len(self.catalog.split(self.split)[: self.products])
         first = "" if self.products is None else "first "
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
-        few = min(chosen, self.model_products or chosen)
-        large = [name for name in self.models if name not in self.small]
-        models = f"; {', '.join(large)}: first {few} products, seed {self.seeds[0]}" if large else ""
-        return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}{models}"
+        return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}"
 
     def __repr__(self) -> str:  # a notebook keeps it beside the Markdown: not the whole catalogue
         return f"Study({self.name!r}: {self.data}; {self.markets})"
@@ -130,8 +140,8 @@ class Study:
 
     def title(self, text: str, models: bool = True) -> str:
         """A figure's title that says which data it was drawn from; ``models``: language models are in it."""
-        markets, _, few = self.markets.partition("; language models")
-        return f"{text}\nours: {self.data}; {markets}" + (f"\nlanguage models{few}" if few and models else "")
+        few = self.few_markets if models else ""
+        return f"{text}\nours: {self.data}; {self.most_markets}" + (f"\n{few}" if few else "")
 
     def table(self, frame: Any, caption: str, markdown: str = "") -> Table:
         """A table of results with its caption and data; ``markdown`` replaces the plain rendering of ``frame``."""
