@@ -26,8 +26,9 @@ environment's to judge, not the parser's.
 
 import re
 
-from negolab.environment.base import ABORTS, Move, Violation
-from negolab.money import MAX_CENTS, dollars
+from negolab.environment.base import Move, Violation
+from negolab.money import dollars
+from negolab.parser.shared import body_of, cents_of, claimed_deal, cut_reply, quote
 
 _SELLER_LABELS = ("Thought:", "Target:", "Talk:", "Action:")
 _BUYER_LABELS = ("Thought:", "Talk:", "Action:")
@@ -47,19 +48,14 @@ _PLAIN_BUYER, _PLAIN_OTHER = (
 )
 _SEATS = {str(seat): seat for seat in range(1, 10)}  # a look-up costs a third of int(); most markets are this small
 _new = tuple.__new__
-_GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _TARGET = re.compile(r"Buyer ([1-9][0-9]{0,5})")
-_DEAL_TALK = re.compile(
-    r"(?:^|[.!?]\s)\s?Deal at \$?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.([0-9]{1,2}))?(?:[,.!](?![0-9])|\s*$)"
-)
-_MAX_DIGITS = len(str(MAX_CENTS))
 
 
 def parse_seller(
     text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False
 ) -> Move | Violation:
     """Read a seller's reply about the item ``codename``. Violation kinds: ``truncated``, ``format``, ``target``."""
-    if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
+    if finish_reason != "stop" and (cut := cut_reply(text, finish_reason)) is not None:
         return cut
     if isinstance(text, str) and "\r" not in text and ">" not in text:
         plain = _PLAIN_SELLER(text)
@@ -69,30 +65,6 @@ def parse_seller(
                 target = _SEATS.get(seat) or int(seat)
                 return _new(Move, (verb, int(whole + cents), target, talk.strip(), text, False))
     return _parse_seller(text, codename, thinking)
-
-
-def finish_of(reason: str | None) -> str:
-    """What a server calls the end of a reply, in our words: ``length``, ``content_filter``, one of ``ABORTS``, and
-    ``stop`` for everything else that a complete reply may end with."""
-    known = (reason or "").lower()
-    if known in ("length", "max_tokens", "max_output_tokens", "model_length", "token_limit"):
-        return "length"
-    if known in ("content_filter", "safety", "prohibited_content", "blocklist", "recitation"):
-        return "content_filter"
-    return known if known in ABORTS else "stop"
-
-
-_ENDS = {
-    "length": ("truncated", "the reply was cut at the token limit"),
-    "context_limit": ("context_limit", "the conversation no longer fits into the model's context"),
-    "timeout": ("timeout", "no reply came in time"),
-}
-
-
-def _cut(text: str | None, finish_reason: str) -> Violation | None:
-    """A reply that did not end by itself."""
-    end = _ENDS.get(finish_of(finish_reason))
-    return None if end is None else Violation(*end, text or "")
 
 
 def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Violation:
@@ -108,7 +80,7 @@ def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Vio
     else:
         found = _TARGET.fullmatch(target_text)
         if found is None:
-            return Violation("target", f"Target must be 'Buyer k' or '[QUIT]', not {_quote(target_text)}", body)
+            return Violation("target", f"Target must be 'Buyer k' or '[QUIT]', not {quote(target_text)}", body)
         target = int(found[1])
     action = _action(action_part, codename, "SELL", body, strict=True)
     if isinstance(action, Violation):
@@ -118,7 +90,7 @@ def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Vio
         return Violation("target", f"Target [QUIT] goes only with Action [QUIT], not [{verb}]", body)
     talk = talk.strip()
     if verb == "SELL" and "Deal " in talk:
-        claimed = _claimed_deal(talk)
+        claimed = claimed_deal(talk)
         if claimed is not None and claimed != price:
             return Violation(
                 "format", f"Talk announces a deal at {dollars(claimed)}, Action is [SELL] {dollars(price or 0)}", body
@@ -133,7 +105,7 @@ def parse_buyer(
 
     ``reject``: whether ``[REJECT]`` is an action.
     """
-    if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
+    if finish_reason != "stop" and (cut := cut_reply(text, finish_reason)) is not None:
         return cut
     if isinstance(text, str) and "\r" not in text and ">" not in text:
         plain = _PLAIN_BUYER(text)
@@ -148,7 +120,7 @@ def parse_bilateral_seller(
     text: str | None, codename: str, finish_reason: str = "stop", *, thinking: bool = False, reject: bool = False
 ) -> Move | Violation:
     """Read a reply of the bilateral game's seller: ``parse_buyer`` with ``[SELL]`` in place of ``[BUY]``."""
-    if finish_reason != "stop" and (cut := _cut(text, finish_reason)) is not None:
+    if finish_reason != "stop" and (cut := cut_reply(text, finish_reason)) is not None:
         return cut
     if isinstance(text, str) and "\r" not in text and ">" not in text:
         plain = _PLAIN_OTHER(text)
@@ -185,20 +157,11 @@ def render_buyer(verb: str, price: int | None, talk: str, thought: str, codename
     return f"Thought: {thought}\nTalk: {talk}\nAction: [{verb}]{item}"
 
 
-def _split(text: str | None, labels: tuple[str, ...], thinking: bool) -> tuple[str, list[str]] | Violation:
+def _split(reply: str | None, labels: tuple[str, ...], thinking: bool) -> tuple[str, list[str]] | Violation:
     """The reply without its think block, and the text behind each label."""
-    if not isinstance(text, str) or not text:
-        return Violation("format", "the reply is empty", "")
-    if "\r\n" in text:
-        text = text.replace("\r\n", "\n")
-    if thinking and text.lstrip().startswith("<think>"):
-        end = text.find("</think>")
-        if end < 0:
-            return Violation("format", "the think block is never closed", text)
-        text = text[end + len("</think>") :].lstrip()
-    if "<think>" in text or "</think>" in text:
-        where = "after the leading think block" if thinking else "although thinking is off"
-        return Violation("format", f"think tags {where}", text)
+    text = body_of(reply, thinking)
+    if isinstance(text, Violation):
+        return text
     starts = [0]
     if not text.startswith(labels[0]):
         return Violation("format", _explain(text, labels), text)
@@ -250,7 +213,7 @@ def _action(
         return Violation("format", detail, body)
     found = _ACTION.fullmatch(value)
     if found is None or (found[1] == "REJECT" and not reject):
-        return Violation("format", f"Action must be one tag with '$M (1x {codename})', not {_quote(value)}", body)
+        return Violation("format", f"Action must be one tag with '$M (1x {codename})', not {quote(value)}", body)
     verb, whole, cents, quantity, code = found.groups()
     if verb == "QUIT" or verb == "REJECT":
         if whole is not None:
@@ -261,35 +224,10 @@ def _action(
     if whole is None:
         return Violation("format", f"[{verb}] needs '$M (1x {codename})'", body)
     if code != codename:
-        return Violation("format", f"the item is {codename}, not {_quote(code)}", body)
+        return Violation("format", f"the item is {codename}, not {quote(code)}", body)
     if quantity != "1x" and strict:
         return Violation("format", "the quantity is written '1x'", body)
-    price = _cents(whole, cents)
+    price = cents_of(whole, cents)
     if price is None:
-        return Violation("format", f"not a price: {_quote('$' + whole)}", body)
+        return Violation("format", f"not a price: {quote('$' + whole)}", body)
     return verb, price
-
-
-def _cents(whole: str, cents: str | None) -> int | None:
-    """Cents of a matched amount; None for misplaced commas, zero, or more than ``MAX_CENTS``."""
-    if "," in whole:
-        if len(whole) > 2 * _MAX_DIGITS or not _GROUPED.fullmatch(whole):
-            return None
-        whole = whole.replace(",", "")
-    whole = whole.lstrip("0")
-    if len(whole) > _MAX_DIGITS:  # before int(): converting a long digit string is quadratic
-        return None
-    total = int(whole or "0") * 100
-    if cents:
-        total += int(cents) if len(cents) == 2 else int(cents) * 10
-    return total if 0 < total <= MAX_CENTS else None
-
-
-def _claimed_deal(talk: str) -> int | None:
-    found = _DEAL_TALK.search(talk)
-    return None if found is None else _cents(found[1], found[2])
-
-
-def _quote(text: str) -> str:
-    """A short, printable quotation for a message."""
-    return ascii(text if len(text) <= 40 else text[:37] + "...")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from negolab.parser.lines import finish_of
+from negolab.parser.shared import finish_of
 from negolab.policies.engine import Completion, Prompt, split_reasoning
 from negolab.prompts.multi_buyer import Message
 
