@@ -8,5 +8,24 @@ from negolab.parser.lines import (
     render_seller,
 )
 from negolab.parser.shared import finish_of
+from negolab.parser.tags import (
+    item_name,
+    parse_item_buyer,
+    parse_item_seller,
+    render_item_buyer,
+    render_item_seller,
+)
 
-__all__ = ["finish_of", "parse_bilateral_seller", "parse_buyer", "parse_seller", "render_buyer", "render_seller"]
+__all__ = [
+    "finish_of",
+    "item_name",
+    "parse_bilateral_seller",
+    "parse_buyer",
+    "parse_item_buyer",
+    "parse_item_seller",
+    "parse_seller",
+    "render_buyer",
+    "render_item_buyer",
+    "render_item_seller",
+    "render_seller",
+]
