@@ -41,7 +41,7 @@ SHORTEST_DESCRIPTION = 5
 CHECKSUMS = "amazon_history_price.sha256.json"
 """File in the data folder with size and sha256 of every published file."""
 # A codename stands inside "(1x codename)": no blanks, no brackets.
-_CATEGORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _PRICES = ("list_price", "highest_price", "lowest_price")
 
 
@@ -138,7 +138,7 @@ class Catalog:
         return [product for product in self.products if product.listing.codename in wanted]
 
     def _names_from_file(self, path: Path) -> tuple[str, ...]:
-        names, _ = _read_json(path)
+        names, _ = read_json(path)
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise NegolabError(f'{path}: expected a JSON list with at least one codename, such as ["books_31"]')
         if len(set(names)) < len(names):
@@ -171,9 +171,9 @@ def load_catalog(folder: str | Path) -> Catalog:
     digest = hashlib.sha256()
     checksums: dict[str, str] = {}
     for path in _catalogue_files(place):
-        records, content = _read_json(path)
+        records, content = read_json(path)
         if not isinstance(records, list):
-            raise NegolabError(f"{path}: expected a JSON list of product records, found {_kind(records)}")
+            raise NegolabError(f"{path}: expected a JSON list of product records, found {json_kind(records)}")
         checksums[path.name] = hashlib.sha256(content).hexdigest()
         digest.update(f"{len(path.name)} {path.name} {len(content)} ".encode(errors="surrogateescape") + content)
         for position, record in enumerate(records):
@@ -221,7 +221,7 @@ def find_data(data: str = AUTO) -> str:
 def published_files() -> dict[str, tuple[int, str]]:
     """The published catalogue: file name -> (bytes, sha256 hex), in byte order of names."""
     path = data_dir() / CHECKSUMS
-    found, _ = _read_json(path)
+    found, _ = read_json(path)
     if not isinstance(found, dict):
         raise NegolabError(f"{path}: damaged; install negolab again")
     return {name: (entry["bytes"], entry["sha256"]) for name, entry in sorted(found["files"].items())}
@@ -243,7 +243,7 @@ def _catalogue_files(place: Path) -> list[Path]:
     return files
 
 
-def _read_json(path: Path) -> tuple[object, bytes]:
+def read_json(path: Path) -> tuple[object, bytes]:
     """A JSON file's value and bytes; always UTF-8 (a byte order mark is allowed), whatever the machine's locale."""
     try:
         content = path.read_bytes()
@@ -262,7 +262,7 @@ def _category(record: object, stem: str) -> str:
     """The record's category, the file's name where it has none; "" where neither can be part of a codename."""
     found = record.get("category", stem) if isinstance(record, dict) else stem
     for candidate in (found, stem):
-        if isinstance(candidate, str) and _CATEGORY.fullmatch(candidate):
+        if isinstance(candidate, str) and NAME.fullmatch(candidate):
             return candidate
     return ""
 
@@ -270,10 +270,10 @@ def _category(record: object, stem: str) -> str:
 def _product(record: object, codename: str, category: str, file: str, position: int) -> Product:
     """One record as a product; ``ValueError`` says why it cannot be used."""
     if not isinstance(record, dict):
-        raise ValueError(f"not a JSON object but {_kind(record)}")
+        raise ValueError(f"not a JSON object but {json_kind(record)}")
     if record.get("category", category) != category or not category:
         raise ValueError("category (or file name) must be letters, digits, hyphens and underscores only")
-    title = _text(record, "title")
+    title = text_field(record, "title")
     if not title.strip():
         raise ValueError("title is missing or empty")
     prices = [price_field(record, key) for key in _PRICES]
@@ -286,19 +286,19 @@ def _product(record: object, codename: str, category: str, file: str, position: 
 
 
 def _used_text(record: Mapping[str, object]) -> tuple[str, str]:
-    description, features = _text(record, "description"), _text(record, "features")
+    description, features = text_field(record, "description"), text_field(record, "features")
     if len(description) < SHORTEST_DESCRIPTION and len(features) > len(description):
         return features, "features"
     return description, "description" if description else "none"
 
 
-def _text(record: Mapping[str, object], key: str) -> str:
+def text_field(record: Mapping[str, object], key: str) -> str:
     """A text field; missing and null are ``""``."""
     value = record.get(key)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ValueError(f"{key} is not text but {_kind(value)}")
+        raise ValueError(f"{key} is not text but {json_kind(value)}")
     try:
         value.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, written as an escape: no prompt could carry it
@@ -315,7 +315,7 @@ def price_field(record: Mapping[str, object], key: str) -> int:
     if value is None:
         raise ValueError(f"{key} is missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{key} is not a price but {_kind(value)}")
+        raise ValueError(f"{key} is not a price but {json_kind(value)}")
     # repr is the shortest text that reads back as the same number, so 19.99 stays 19.99; plain digits, no exponent.
     written = value if isinstance(value, str) else f"{Decimal(repr(value)):f}".removesuffix(".0")
     try:
@@ -328,7 +328,7 @@ def price_field(record: Mapping[str, object], key: str) -> int:
     return cents
 
 
-def _kind(value: object) -> str:
+def json_kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
     return names.get(type(value), "a number")
 
@@ -336,7 +336,7 @@ def _kind(value: object) -> str:
 def _split_for(fingerprint: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     """Name and codename lists of the committed split made for this numbering; ("", {}) where there is none."""
     for path in sorted((data_dir() / "splits").glob("*.json")):
-        found, _ = _read_json(path)
+        found, _ = read_json(path)
         if isinstance(found, dict) and found.get("fingerprint") == fingerprint and found.get("rule") == RULE:
             return found["name"], {part: tuple(found[part]) for part in ("train", "test")}
     return "", {}

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from negolab.catalog import Product
-from negolab.environment.base import SELLER, Environment, Move, Outcome, Request, Turn, Violation
+from negolab.environment.base import SELLER, Environment, Move, Outcome, Request, Sale, Turn, Violation
 from negolab.games import Game, game_of
 from negolab.scenario import Scenario
 from negolab.seeds import mix
@@ -24,11 +24,11 @@ _columns, _violation, _fallback = itemgetter(slice(6)), itemgetter(6), itemgette
 
 REASKS = 5
 """How often the opponent guard asks a seat again before it plays the fallback."""
-TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "price", "text", "extra")
+TURN_COLUMNS = ("turn", "seat", "buyer", "verb", "offers", "text", "extra")
 """A stored turn is an array of these; ``extra`` is left out when it would be empty. Seat 0 is the seller, ``buyer`` the
-channel, ``price`` in cents. ``extra`` may hold violation, detail, fallback, refused (what the guard turned down),
-finish, tokens ([prompt, completion]), prompt_sha256, reasoning (a thinking block, cut from ``text``), ids and logprobs
-(the sampled tokens)."""
+channel, ``offers`` are pairs of item and cents. ``extra`` may hold violation, detail, fallback, refused (what the guard
+turned down), finish, tokens ([prompt, completion]), prompt_sha256, reasoning (a thinking block, cut from ``text``), ids
+and logprobs (the sampled tokens)."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Episode:
             if turn.fallback:
                 extra["fallback"] = True
             turns[position] = (*turn[:6], extra)
-        kind, reason, price, buyer, seat = self.outcome
+        kind, reason, seat, sales = self.outcome
         body = orjson.dumps(
             {
                 "episode": self.scenario.episode,
@@ -65,7 +65,7 @@ class Episode:
                 "players": self.players,
                 "turns": turns,
                 # Spelled out: a named tuple's own _asdict takes a third of the time of all else here.
-                "outcome": {"kind": kind, "reason": reason, "price": price, "buyer": buyer, "seat": seat},
+                "outcome": {"kind": kind, "reason": reason, "seat": seat, "sales": [tuple(sale) for sale in sales]},
                 "reward": self.reward,
             }
         )
@@ -82,21 +82,21 @@ class Episode:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], products: Mapping[str, Product]) -> "Episode":
         """Read a parsed line. Raises ``KeyError``/``TypeError``/``ValueError`` for a record that is not an episode."""
-        product = products[data["scenario"]["codename"]]
         turns, notes = [], {}
         for position, row in enumerate(data["turns"]):
             extra = dict(row[6]) if len(row) > 6 else {}
-            turn, seat, buyer, verb, price, text = row[:6]
+            turn, seat, buyer, verb, pairs, text = row[:6]
+            offers = tuple([(item, cents) for item, cents in pairs])
             found, detail = extra.pop("violation", None), extra.pop("detail", "")
-            turns.append(Turn(turn, seat, buyer, verb, price, text, found, detail, extra.pop("fallback", False)))
+            turns.append(Turn(turn, seat, buyer, verb, offers, text, found, detail, extra.pop("fallback", False)))
             if extra:
                 notes[position] = extra
         return cls(
-            scenario=Scenario.from_json(data["episode"], data["scenario"], product),
+            scenario=Scenario.from_json(data["episode"], data["scenario"], products),
             players=tuple(data["players"]),
             turns=turns,
             notes=notes,
-            outcome=Outcome(**data["outcome"]),
+            outcome=Outcome(**{**data["outcome"], "sales": tuple(Sale(*sale) for sale in data["outcome"]["sales"])}),
             reward=float(data["reward"]),
         )
 
@@ -168,16 +168,16 @@ def _reread(
 ) -> Move | Violation | str:
     """Parse one stored turn again, the guard's refusals included; a string says why it cannot have happened so."""
     turn, note = episode.turns[position], episode.notes.get(position, {})
-    codename, finish = episode.scenario.product.listing.codename, note.get("finish", "stop")
+    subject, finish = game.subject(episode.scenario), note.get("finish", "stop")
     parse = game.parse_seller if turn.seat == SELLER else game.parse_buyer
     if turn.seat == game.learner:
         if seen is not None:
             seen(position, request)
-        return parse(turn.text, codename, finish)
+        return parse(turn.text, subject, finish)
     for refused in note.get("refused", ()):
         if seen is not None:
             seen(position, request)
-        again = parse(refused["text"], codename, refused.get("finish", "stop"))
+        again = parse(refused["text"], subject, refused.get("finish", "stop"))
         found = again if isinstance(again, Violation) else env.check(turn.seat, again)
         if found is None or found.kind != refused["kind"]:
             return f"a reply refused as {refused['kind']} is now {found.kind if found else 'legal'}"
@@ -190,4 +190,4 @@ def _reread(
         return env.fallback(turn.seat)._replace(text=turn.text)
     if seen is not None:
         seen(position, request)
-    return parse(turn.text, codename, finish)
+    return parse(turn.text, subject, finish)

@@ -77,7 +77,7 @@ def evaluate(
         closing(made.cast()) as cast,
         _joined(made, ray, workers) as cluster,
         _checked(made, Path(out), say or _nobody),
-        RunWriter(out, manifest, made.schedule.products, check) as writer,
+        RunWriter(out, manifest, made.schedule.units, check) as writer,
     ):
         if say is not None:
             for line in _told(writer.set_aside):

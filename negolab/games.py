@@ -5,20 +5,21 @@ Whoever plays or replays an episode asks ``game_of`` its scenario, and is then t
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from negolab.environment.base import BUYER, SELLER, Environment, Move, Outcome, Violation
 from negolab.environment.bilateral import Bilateral
 from negolab.environment.market import Market
-from negolab.parser.lines import parse_bilateral_seller, parse_buyer, parse_seller
+from negolab.parser.lines import parse_bilateral_seller, parse_buyer, parse_seller, render_buyer
+from negolab.parser.tags import parse_item_buyer, parse_item_seller, render_item_buyer
 from negolab.reward import buyer_reward, seller_reward
 from negolab.scenario import Scenario
 
 
 class Parser(Protocol):
-    """Text, the item's codename and the finish reason to a move or a violation. Never raises."""
+    """Text, what is on sale and the finish reason to a move or a violation. Never raises."""
 
-    def __call__(self, text: str | None, codename: str, finish_reason: str = "stop", /) -> Move | Violation: ...
+    def __call__(self, text: str | None, subject: Any, finish_reason: str = "stop", /) -> Move | Violation: ...
 
 
 class Game(NamedTuple):
@@ -30,22 +31,41 @@ class Game(NamedTuple):
     its illegal replies are asked again, then replaced (``rollout``)."""
     parse_seller: Parser
     parse_buyer: Parser
+    subject: Callable[[Scenario], Any]
+    """What is on sale, as the parsers want it: the item's codename, or with tags the number of items."""
+    render_opponent: Callable[[Move, Any], str]
+    """The reply that makes a move of an opponent of the learner (the guard's); the other argument is the subject."""
     reward: Callable[[Scenario, Outcome], float]
     """The learner's."""
 
 
 def _seller(scenario: Scenario, outcome: Outcome) -> float:
-    product = scenario.product
-    return seller_reward(outcome, list_cents=product.listing.list_cents, cost_cents=product.cost_cents)
+    return seller_reward(outcome, [(p.listing.list_cents, p.cost_cents) for p in scenario.products])
 
 
 def _buyer(scenario: Scenario, outcome: Outcome) -> float:
     return buyer_reward(outcome, budget_cents=scenario.budgets[0], cost_cents=scenario.product.cost_cents)
 
 
-MARKET = Game(Market, SELLER, parse_seller, parse_buyer, _seller)
+def _codename(scenario: Scenario) -> str:
+    return scenario.products[0].listing.codename
+
+
+def _in_lines(move: Move, codename: str) -> str:
+    return render_buyer(move.verb, move.price, "", "", codename)  # whatever the game, opponents write these three parts
+
+
+def _in_tags(move: Move, _: int) -> str:
+    return render_item_buyer(move.verb, move.offers, "", "")
+
+
+MARKET = Game(Market, SELLER, parse_seller, parse_buyer, _codename, _in_lines, _seller)
 """2607.05863: the seller learns."""
-BILATERAL = Game(Bilateral, BUYER, parse_bilateral_seller, parse_buyer, _buyer)
+MARKET_IN_TAGS = Game(
+    Market, SELLER, parse_item_seller, parse_item_buyer, lambda scenario: len(scenario.products), _in_tags, _seller
+)
+"""2609.33289: the same market, of any number of items, replies written with tags."""
+BILATERAL = Game(Bilateral, BUYER, parse_bilateral_seller, parse_buyer, _codename, _in_lines, _buyer)
 """2604.09855: the buyer learns."""
 _BILATERAL_REJECT = BILATERAL._replace(
     parse_seller=partial(parse_bilateral_seller, reject=True), parse_buyer=partial(parse_buyer, reject=True)
@@ -55,5 +75,5 @@ _BILATERAL_REJECT = BILATERAL._replace(
 def game_of(scenario: Scenario) -> Game:
     """The game that ``scenario`` is of."""
     if scenario.game == "market":
-        return MARKET
+        return MARKET if scenario.protocol == "lines" else MARKET_IN_TAGS
     return _BILATERAL_REJECT if scenario.reject else BILATERAL

@@ -76,7 +76,7 @@ class Row:
         self.status = "done" if self.reward.n == self.total else "not played"
 
     def _count(self, record: dict[str, Any]) -> None:
-        self.reward.add(record["reward"], record["scenario"]["codename"])
+        self.reward.add(record["reward"], record["scenario"]["unit"])
         outcome = record["outcome"]
         self.deals += outcome["kind"] == "deal"
         learner = BUYER if record["scenario"].get("game") == "bilateral" else SELLER

@@ -229,7 +229,7 @@ class Summary:
 
     def add(self, episode: Episode) -> None:
         """Count one episode."""
-        cluster = episode.scenario.product.listing.codename
+        cluster = episode.scenario.unit
         for name, metric in self._metrics.items():
             value = metric(episode)
             if value is not None:
@@ -254,7 +254,7 @@ def closing_ranks(episodes: Iterable[Episode]) -> dict[int, Estimate]:
     for e in episodes:
         most = max(most, e.scenario.n_buyers)
         if e.outcome.buyer is not None and e.outcome.kind == "deal":
-            deals.append((e.scenario.rank(e.outcome.buyer), e.scenario.product.listing.codename))
+            deals.append((e.scenario.rank(e.outcome.buyer), e.scenario.unit))
     totals = {rank: Accumulator() for rank in range(1, most + 1)}
     for rank, codename in deals:
         for other, total in totals.items():
@@ -298,7 +298,7 @@ def buyer_types(episodes: Iterable[Episode]) -> dict[str, dict[str, Estimate]]:
             rows = totals.setdefault(
                 kind, {name: Accumulator() for name in ("first_offer_ratio", "buyer_surplus", "closing_rate")}
             )
-            rows[name].add(value, episode.scenario.product.listing.codename)
+            rows[name].add(value, episode.scenario.unit)
     return {kind: {n: total.estimate() for n, total in totals[kind].items()} for kind in sorted(totals)}
 
 
@@ -334,11 +334,12 @@ def paired(
         for name, metric in metrics.items():
             a, b = mine[name], metric(episode)
             if a is not None and b is not None:
-                totals[name].add(b - a, episode.scenario.product.listing.codename)
+                totals[name].add(b - a, episode.scenario.unit)
     return {name: total.estimate() for name, total in totals.items()}, common
 
 
 def _market(episode: Episode) -> tuple[Any, ...]:
     s = episode.scenario
-    money = (s.product.listing.list_cents, s.product.cost_cents, s.budgets, s.openings)
-    return (s.product.listing.codename, s.rep, s.keys, s.buyer_types, s.per_buyer_cap, s.message_budget, *money)
+    money = [(p.listing.codename, p.listing.list_cents, p.cost_cents) for p in s.products]
+    drawn = (s.valuations, s.openings, s.keys, s.buyer_types)
+    return (s.unit, s.rep, s.per_buyer_cap, s.message_budget, s.protocol, tuple(money), *drawn)

@@ -109,7 +109,7 @@ class PanelRun:
             else:
                 self.reasons[entry.name] = _one_line(error)
             return
-        RunWriter(folder, manifest, made.schedule.products).check_place()
+        RunWriter(folder, manifest, made.schedule.units).check_place()
         if done:
             self._finished.add(entry.name)
             return

@@ -60,7 +60,7 @@ class Plan:
     def warnings(self) -> list[str]:
         """What a user should know before trusting the numbers."""
         left_out = [f"left out: {problem}" for problem in self.catalog.problems]
-        asked, there = self.settings.products, len(self.schedule.products)
+        asked, there = self.settings.products, len(self.schedule.units)
         short = [f"the split has {there} products, not {asked}"] if asked is not None and there < asked else []
         return [*self.catalog.notes, *left_out, *short, *self.schedule.regime.warnings]
 
@@ -115,7 +115,7 @@ class Plan:
         del settings["knobs"], settings["buyers"]  # contained in the regime and the players
         if isinstance(self.settings.seller, ModelSpec):
             settings["seller"] = f"{self.settings.seller.engine}:{self.settings.seller.label}"
-        settings["products"] = len(self.schedule.products)
+        settings["products"] = len(self.schedule.units)
         if self.settings.split != "all" and self.settings.split not in self.catalog.splits:
             settings["split"] = "file"  # not its path: the products themselves are part of the run
         players = {"seller": seller.describe(), "buyers": {kind: p.describe() for kind, p in buyers.items()}}
@@ -126,7 +126,7 @@ class Plan:
             "codenames": self.catalog.rule,
             "fingerprint": self.catalog.fingerprint,
         }
-        return new_manifest(settings, players, data, self.schedule.products, len(self.schedule))
+        return new_manifest(settings, players, data, self.schedule.units, len(self.schedule))
 
 
 def plan(settings: Settings, data: str | Path | Catalog = SAMPLE) -> Plan:

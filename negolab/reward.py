@@ -1,23 +1,34 @@
 """Terminal rewards: one pure function per paper, from an outcome and the money of the scenario."""
 
+from collections.abc import Sequence
+
 from negolab.environment.base import BUYER, SELLER, Outcome
 
 
-def seller_reward(outcome: Outcome, *, list_cents: int, cost_cents: int) -> float:
-    """The seller's reward of 2607.05863, equation (1).
+def seller_reward(outcome: Outcome, items: Sequence[tuple[int, int]]) -> float:
+    """The seller's reward of 2607.05863, equation (1), and of 2609.33289, section 3.2: the same, summed over items.
 
-    ``min(1, (P - C) / (L - C))`` for a deal at P >= C, 0 without a deal (also where a seat could not speak and the
-    episode was aborted), -1 when the seller violated an instruction.
-    Prices in cents. Raises ``ValueError`` for a deal below cost (the environment makes that a violation) and where
-    L <= C, for which the ratio has no meaning.
+    Over the sales ``sum(min(P, L) - C)``, over all items of the market ``sum(L - C)``: the one over the other; -1 when
+    the seller violated an instruction, whatever was sold before. Without a sale 0, also where a seat could not speak
+    and the episode was aborted.
+    ``items``: list price and cost of each, in cents. Raises ``ValueError`` for a deal below cost (the environment makes
+    that a violation) and where L <= C, for which the ratio has no meaning.
     """
-    if outcome.kind == "violation":
-        return -1.0 if outcome.seat == SELLER else 0.0
-    if outcome.kind in ("no_deal", "aborted"):
-        return 0.0
-    if outcome.price is None or outcome.price < cost_cents or list_cents <= cost_cents:
-        raise ValueError(f"deal at {outcome.price} with cost {cost_cents} and list price {list_cents} (cents)")
-    return min(1.0, (outcome.price - cost_cents) / (list_cents - cost_cents))
+    if outcome.kind == "violation" and outcome.seat == SELLER:
+        return -1.0
+    if outcome.kind == "deal" and not outcome.sales:
+        raise ValueError("a deal without a sale")
+    gained = room = 0
+    for list_cents, cost_cents in items:
+        if list_cents <= cost_cents:
+            raise ValueError(f"list price {list_cents} is not above cost {cost_cents} (cents)")
+        room += list_cents - cost_cents
+    for item, _, price, _ in outcome.sales:
+        list_cents, cost_cents = items[item - 1]
+        if price < cost_cents:
+            raise ValueError(f"item {item}: deal at {price} with cost {cost_cents} (cents)")
+        gained += min(price, list_cents) - cost_cents
+    return gained / room
 
 
 def buyer_reward(outcome: Outcome, *, budget_cents: int, cost_cents: int) -> float:

@@ -20,7 +20,6 @@ from negolab.environment.base import ABORTS, SELLER, Move, Request, Turn, Violat
 from negolab.episodes import REASKS, Episode
 from negolab.errors import NegolabError
 from negolab.games import game_of
-from negolab.parser.lines import render_buyer
 from negolab.policies.base import Failed, Inbox, Policy, Reply, Streaming
 from negolab.scenario import Scenario
 from negolab.seeds import mix
@@ -43,7 +42,6 @@ class _Game:
     __slots__ = (
         "answers",
         "awaited",
-        "codename",
         "env",
         "learner",
         "notes",
@@ -54,6 +52,7 @@ class _Game:
         "rules",
         "scenario",
         "slots",
+        "subject",
         "turns",
     )
 
@@ -62,7 +61,7 @@ class _Game:
         self.rules = rules = game_of(scenario)
         self.env = rules.environment(scenario)
         self.learner, self.parse = rules.learner, (rules.parse_seller, rules.parse_buyer)
-        self.codename = scenario.product.listing.codename
+        self.subject = rules.subject(scenario)
         self.slots = slots  # by seat, which policy plays it
         self.turns: list[Turn] = []
         self.notes: dict[int, dict[str, Any]] = {}
@@ -331,7 +330,7 @@ def _judge(
         text, finish = reply[:2]
         if text.__class__ is not str or not text.isascii():
             text = clean_text(text)
-        read = game.parse[seat != SELLER](text, game.codename, finish)
+        read = game.parse[seat != SELLER](text, game.subject, finish)
         # An opponent's reply is also held against the rules, so that the guard can refuse it.
         if seat != game.learner:
             found = read if isinstance(read, Violation) else game.env.check(seat, read)
@@ -343,9 +342,8 @@ def _judge(
                     again.append(request._replace(seed=seed, attempt=attempt, complaint=found.detail))
                     owners.append(game)
                     continue
-                move = game.env.fallback(seat)  # whatever the game, opponents write the buyers' three parts
-                text = render_buyer(move.verb, move.price, "", "", game.codename)
-                game.answer(seat, move._replace(text=text))
+                move = game.env.fallback(seat)
+                game.answer(seat, move._replace(text=game.rules.render_opponent(move, game.subject)))
                 continue
         if reply[1:] != _BARE:
             game.note(seat, reply)

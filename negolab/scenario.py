@@ -1,20 +1,26 @@
-"""Scenarios: everything random about a market, drawn before anybody speaks (2607.05863, sections 3.1, 3.3, 9.2, 9.3).
+"""Scenarios: everything random about a market, drawn before anybody speaks (2607.05863, sections 3.1, 3.3, 9.2, 9.3;
+with several items 2609.33289, sections 3, 5.2 and 9.1).
 
 The bilateral game of 2604.09855 is drawn by the same rules: one buyer, whose budget is a fixed share of the list price.
 
-A ``Regime`` says how markets are drawn; ``draw`` makes one ``Scenario`` from (seed, product, repetition). The seller is
-no part of it, so one seed gives the same markets to every seller, in any order and with any number of workers.
+A ``Regime`` says how markets are drawn; ``draw`` makes one ``Scenario`` from (seed, unit, repetition), where a unit is
+a product, or a cluster of substitutable products from which the items are taken. The seller is no part of it, so one
+seed gives the same markets to every seller, in any order and with any number of workers.
 
-Readings of the paper that are not spelled out there: budgets and openings are rounded half up to whole cents; a
+Readings of the papers that are not spelled out there: budgets and openings are rounded half up to whole cents; a
 regulated opening never exceeds its buyer's budget; with more buyers than budget tiers the tiers repeat in order before
-they are permuted.
+they are permuted. With several items a buyer's tier holds for all of them, items are drawn without replacement and in
+random order, and correlated valuations are those of a Gaussian copula, so that each keeps its uniform distribution.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from negolab.catalog import Product
+from negolab.clusters import Cluster
 from negolab.errors import NegolabError
 from negolab.money import round_cents
 from negolab.seeds import generator
@@ -27,7 +33,10 @@ GAMES = ("market", "bilateral")
 """Rules that a scenario may be played by: ``environment.Market``, ``environment.Bilateral``."""
 PERSONAS = ("neutral", "begging", "insulting", "unyielding")
 """How a seller of the bilateral game may be told to behave (2604.09855, table 3)."""
-_BILATERAL_KNOBS = ("game", "reject", "personas")  # left out of a market's record
+PROTOCOLS = ("lines", "tags")
+"""How replies are written: ``parser.lines`` (2607.05863) or ``parser.tags`` (2609.33289)."""
+Unit = Product | Cluster
+"""What a run repeats: a product, or a cluster from which a market's items are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,8 @@ class Regime:
     message_budget: int
     """T, the seller's messages in the whole episode."""
     budget_tiers: tuple[Interval, ...]
-    """Budget-ratio intervals, handed out by a uniform permutation of the slots."""
+    """Budget-ratio intervals, handed out by a uniform permutation of the slots. With several items the ratio of what an
+    item is worth to a buyer, drawn for each."""
     first_offer: Interval | None
     """Ratio interval of the regulated first offer; None: buyers open as they like."""
     buyer_types: tuple[str, ...]
@@ -53,10 +63,21 @@ class Regime:
     """The bilateral game: whether ``[REJECT]`` is an action. The sources disagree."""
     personas: tuple[str, ...] = ("neutral",)
     """The bilateral game: the seller's persona is drawn uniformly from these (``PERSONAS``)."""
+    protocol: str = "lines"
+    """How replies are written: one of ``PROTOCOLS``."""
+    n_items: int = 1
+    """M, the number of items; several need ``tags``."""
+    first_offer_rate: float = 1.0
+    """Probability, for each buyer, that its first offer is regulated at all."""
+    item_correlation: float = 0.0
+    """Correlation, before the step to uniform, between what two buyers think an item is worth."""
+    buyer_correlation: float = 0.0
+    """The same between what one buyer thinks two items are worth. Both together are 1 at most."""
 
     def __post_init__(self) -> None:
         """Raise ``NegolabError`` for a knob out of range: what, its value, and what is allowed."""
-        for knob, top in (("n_buyers", 1000), ("per_buyer_cap", 1000), ("message_budget", 100_000)):
+        limits = {"n_buyers": 1000, "per_buyer_cap": 1000, "message_budget": 100_000, "n_items": 100}
+        for knob, top in limits.items():
             value = getattr(self, knob)
             if type(value) is not int or not 1 <= value <= top:
                 raise NegolabError(
@@ -76,7 +97,21 @@ class Regime:
             or not all(isinstance(t, str) and t for t in self.buyer_types)
         ):
             raise NegolabError(f"regime {self.name}: buyer_types is {self.buyer_types!r}; give at least one type")
+        self._check_items()
         self._check_game()
+
+    def _check_items(self) -> None:
+        where = f"regime {self.name}:"
+        if self.protocol not in PROTOCOLS:
+            raise NegolabError(f"{where} protocol is {self.protocol!r}; allowed: {', '.join(PROTOCOLS)}")
+        if self.n_items > 1 and self.protocol != "tags":
+            raise NegolabError(f"{where} {self.n_items} items and protocol {self.protocol}; several items need tags")
+        for knob in ("first_offer_rate", "item_correlation", "buyer_correlation"):
+            value = getattr(self, knob)
+            if type(value) not in (int, float) or not 0 <= value <= 1:
+                raise NegolabError(f"{where} {knob} is {value!r}; allowed: a number from 0 to 1")
+        if self.item_correlation + self.buyer_correlation > 1:
+            raise NegolabError(f"{where} item_correlation and buyer_correlation add up to more than 1")
 
     def _check_game(self) -> None:
         where = f"regime {self.name}:"
@@ -92,6 +127,8 @@ class Regime:
             return
         if self.n_buyers != 1 or self.first_offer is not None:
             raise NegolabError(f"{where} the bilateral game has one buyer, and no regulated first offer")
+        if self.n_items != 1 or self.protocol != "lines":
+            raise NegolabError(f"{where} the bilateral game has one item, and its replies are written in lines")
         if self.per_buyer_cap != self.message_budget:
             raise NegolabError(
                 f"{where} per_buyer_cap is {self.per_buyer_cap} and message_budget {self.message_budget}; in the "
@@ -122,13 +159,20 @@ class Regime:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a manifest."""
-        skipped = _BILATERAL_KNOBS if self.game == "market" else ()
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
+        # What only some markets have is left out where it says nothing: the records of the others stay as they were.
+        return {
+            f.name: value
+            for f in fields(self)
+            if (value := getattr(self, f.name)) != f.default or (self.game != "market" and f.name in _BILATERAL_KNOBS)
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Regime":
         """Read back ``to_json``. Raises ``TypeError`` for other fields, ``NegolabError`` for a knob out of range."""
         return cls(**{name: _tuples(value) for name, value in data.items()})
+
+
+_BILATERAL_KNOBS = ("game", "reject", "personas")
 
 
 def _tuples(value: Any) -> Any:
@@ -167,6 +211,32 @@ OOD_DIVERSE = Regime(
 )
 """Table 8: five buyers of mixed types, free openings; K stays 3."""
 
+MULTI_PRODUCT = Regime(
+    name="multi_product",
+    n_buyers=3,
+    per_buyer_cap=3,
+    message_budget=7,
+    budget_tiers=((0.40, 1.15),),
+    first_offer=(0.25, 0.30),
+    buyer_types=("iter-60",),
+    protocol="tags",
+    n_items=3,
+    first_offer_rate=0.5,
+)
+"""2609.33289, section 5.2: three items of a cluster, three buyers. The interval of valuations is not published; this is
+the one of 2607.05863, table 8."""
+
+_VARIED = replace(MULTI_PRODUCT, name="multi_varied", buyer_types=OOD_DIVERSE.buyer_types)
+MULTI_PRODUCT_OOD = (
+    _VARIED,
+    replace(_VARIED, name="multi_expanded", n_buyers=5, n_items=5, message_budget=12),
+    replace(_VARIED, name="multi_item_heavy", n_items=5),
+    replace(_VARIED, name="multi_buyer_heavy", n_buyers=5, message_budget=9),
+    replace(_VARIED, name="multi_item_correlation", item_correlation=0.8),
+)
+"""2609.33289, section 9.1: buyers of mixed types, and one shift each; ``papers.multi_item.SUITES`` says of which split.
+N, M, T and the strength of the correlation are not published: these are ours."""
+
 BILATERAL = Regime(
     name="bilateral",
     n_buyers=1,
@@ -180,7 +250,7 @@ BILATERAL = Regime(
 """2604.09855: one buyer with 0.8 x list price, six turns, the buyer learns. Its type names no player: who plays is
 said beside it, so that every learner meets the same games."""
 
-REGIMES: Mapping[str, Regime] = {r.name: r for r in (IN_DISTRIBUTION, OOD_DIVERSE)}
+REGIMES: Mapping[str, Regime] = {r.name: r for r in (IN_DISTRIBUTION, OOD_DIVERSE, MULTI_PRODUCT, *MULTI_PRODUCT_OOD)}
 """The market's regimes by name."""
 _ALL = {**REGIMES, BILATERAL.name: BILATERAL}
 
@@ -193,19 +263,24 @@ def regime(name: str, **knobs: Any) -> Regime:
 
 
 class Scenario(NamedTuple):
-    """One market, complete and immutable. Money in cents; buyers are counted from 1 (``budgets[0]`` is Buyer 1's)."""
+    """One market, complete and immutable. Money in cents; buyers and items are counted from 1 (``valuations[0][0]`` is
+    what item 1 is worth to Buyer 1)."""
 
     episode: int
     """Position in the run; decides the order of the stored episodes and nothing else."""
     rep: int
-    """Repetition on this product, from 0."""
+    """Repetition on this unit, from 0."""
     regime: str
-    product: Product
+    unit: str
+    """What is repeated: the product's codename, or the cluster's name. Errors of means are clustered by it."""
+    products: tuple[Product, ...]
+    """The items, M of them."""
     per_buyer_cap: int
     message_budget: int
-    budgets: tuple[int, ...]
-    openings: tuple[int, ...] | None
-    """Regulated first offers; None where buyers open freely."""
+    valuations: tuple[tuple[int, ...], ...]
+    """By buyer, then by item: what it is worth to the buyer, who never pays more."""
+    openings: tuple[tuple[int, ...] | None, ...] | None
+    """Regulated first offers by buyer, then by item; None for a buyer that opens freely, and where all do."""
     buyer_types: tuple[str, ...]
     keys: tuple[int, ...]
     """One random 63-bit word per seat, the seller's first: all that seat's own randomness comes from it. Independent
@@ -214,64 +289,102 @@ class Scenario(NamedTuple):
     reject: bool = False
     persona: str = "neutral"
     """The bilateral game: how the seller is to behave."""
+    protocol: str = "lines"
+    """How replies are written: one of ``PROTOCOLS``."""
 
     @property
     def n_buyers(self) -> int:
         """N."""
-        return len(self.budgets)
+        return len(self.valuations)
 
-    def rank(self, buyer: int) -> int:
-        """Rank of a buyer by hidden budget, 1 the highest; equal budgets share the better rank."""
-        mine = self.budgets[buyer - 1]
-        return 1 + sum(other > mine for other in self.budgets)
+    @property
+    def n_items(self) -> int:
+        """M."""
+        return len(self.products)
+
+    @property
+    def product(self) -> Product:
+        """Item 1, where that is all there is."""
+        return self.products[0]
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """What item 1 is worth to each buyer: the budgets, where that is all there is."""
+        return tuple([row[0] for row in self.valuations])
+
+    def rank(self, buyer: int, item: int = 1) -> int:
+        """Rank of a buyer by what the item is worth to it, 1 the highest; equal ones share the better rank."""
+        mine = self.valuations[buyer - 1][item - 1]
+        return 1 + sum(row[item - 1] > mine for row in self.valuations)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; the listing's text stays in the run's products file."""
-        listing = self.product.listing
-        bilateral = {"game": self.game, "reject": self.reject, "persona": self.persona}
-        return {
+        """Plain data; the listings' texts stay in the run's products file."""
+        money = {
             "rep": self.rep,
             "regime": self.regime,
-            "codename": listing.codename,
-            "list_cents": listing.list_cents,
-            "cost_cents": self.product.cost_cents,
             "per_buyer_cap": self.per_buyer_cap,
             "message_budget": self.message_budget,
-            "budgets": self.budgets,
-            "openings": self.openings,
             "buyer_types": self.buyer_types,
             "keys": self.keys,
+        }
+        if self.protocol == "tags" or self.unit != self.product.listing.codename:
+            items = [[p.listing.codename, p.listing.list_cents, p.cost_cents] for p in self.products]
+            drawn = {"items": items, "valuations": self.valuations, "openings": self.openings}
+            return {**money, "unit": self.unit, **drawn, "protocol": self.protocol}
+        listing, openings = self.product.listing, self.openings
+        bilateral = {"game": self.game, "reject": self.reject, "persona": self.persona}
+        return {
+            **money,
+            "unit": self.unit,
+            "list_cents": listing.list_cents,
+            "cost_cents": self.product.cost_cents,
+            "budgets": self.budgets,
+            "openings": None if openings is None else [None if fixed is None else fixed[0] for fixed in openings],
             **(bilateral if self.game != "market" else {}),
         }
 
     @classmethod
-    def from_json(cls, episode: int, data: Mapping[str, Any], product: Product) -> "Scenario":
-        """Read back ``to_json``. Raises ``KeyError``/``TypeError``/``ValueError`` on a record that is not one."""
-        listing = product.listing
-        stored = (data["codename"], data["list_cents"], data["cost_cents"])
-        if stored != (listing.codename, listing.list_cents, product.cost_cents):
-            raise ValueError(f"scenario {stored} does not match product {listing.codename}")
+    def from_json(cls, episode: int, data: Mapping[str, Any], products: Mapping[str, Product]) -> "Scenario":
+        """Read back ``to_json``; ``products`` by codename. Raises ``KeyError``/``TypeError``/``ValueError`` on a record
+        that is not one."""
+        openings = data["openings"]
+        if "items" in data:
+            stored = [tuple(item) for item in data["items"]]
+            valuations = tuple(map(tuple, data["valuations"]))
+            fixed = None if openings is None else tuple(None if row is None else tuple(row) for row in openings)
+        else:
+            stored = [(data["unit"], data["list_cents"], data["cost_cents"])]
+            valuations = tuple((budget,) for budget in data["budgets"])
+            fixed = None if openings is None else tuple(None if one is None else (one,) for one in openings)
+        items = tuple(products[codename] for codename, _, _ in stored)
+        for item, product in zip(stored, items, strict=True):
+            if item != (product.listing.codename, product.listing.list_cents, product.cost_cents):
+                raise ValueError(f"scenario {item} does not match product {product.listing.codename}")
         return cls(
             episode=episode,
             rep=data["rep"],
             regime=data["regime"],
-            product=product,
+            unit=data["unit"],
+            products=items,
             per_buyer_cap=data["per_buyer_cap"],
             message_budget=data["message_budget"],
-            budgets=tuple(data["budgets"]),
-            openings=None if data["openings"] is None else tuple(data["openings"]),
+            valuations=valuations,
+            openings=fixed,
             buyer_types=tuple(data["buyer_types"]),
             keys=tuple(data["keys"]),
             game=data.get("game", "market"),
             reject=data.get("reject", False),
             persona=data.get("persona", "neutral"),
+            protocol=data.get("protocol", "lines"),
         )
 
 
-def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int = 0) -> Scenario:
-    """Draw the ``rep``-th market of ``product`` under ``seed``; ``episode`` only names its place in the run."""
-    rng = generator(seed, "market", product.listing.codename, rep)
-    n, list_cents = regime.n_buyers, product.listing.list_cents
+def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -> Scenario:
+    """Draw the ``rep``-th market of ``unit`` under ``seed``; ``episode`` only names its place in the run."""
+    if isinstance(unit, Cluster):
+        return _draw_items(regime, unit, seed, rep, episode)
+    rng = generator(seed, "market", unit.listing.codename, rep)
+    n, list_cents = regime.n_buyers, unit.listing.list_cents
     # All numbers are drawn in every regime, so switching one knob leaves the other draws alone.
     u = rng.random(4 * n).tolist()
     keys = tuple([word >> 1 for word in rng.bit_generator.random_raw(n + 1).tolist()])
@@ -280,34 +393,117 @@ def draw(regime: Regime, product: Product, *, seed: int, rep: int, episode: int 
     for place, ratio in zip(order, u, strict=False):
         low, high = tiers[place % len(tiers)]
         budgets.append(round_cents((low + (high - low) * ratio) * list_cents) or 1)
-    openings = None
+    openings: tuple[tuple[int, ...] | None, ...] | None = None
     if regime.first_offer is not None:
         low, high = regime.first_offer
         offers = [round_cents((low + (high - low) * ratio) * list_cents) or 1 for ratio in u[n : 2 * n]]
-        openings = tuple(map(min, offers, budgets))
+        openings = tuple(zip(map(min, offers, budgets)))
     buyer_types = tuple([types[int(ratio * len(types))] for ratio in u[2 * n : 3 * n]])
     k, t = regime.per_buyer_cap, regime.message_budget
     personas = regime.personas
     persona = personas[0] if len(personas) == 1 else personas[int(rng.random() * len(personas))]
-    game = (regime.game, regime.reject, persona)
-    fields = (episode, rep, regime.name, product, k, t, tuple(budgets), openings, buyer_types, keys, *game)
+    if regime.first_offer_rate < 1.0 and openings is not None:
+        free = rng.random(n) >= regime.first_offer_rate
+        openings = tuple([None if is_free else fixed for is_free, fixed in zip(free, openings, strict=True)])
+    name, game = unit.listing.codename, (regime.game, regime.reject, persona, regime.protocol)
+    fields = (episode, rep, regime.name, name, (unit,), k, t, tuple(zip(budgets)), openings, buyer_types, keys, *game)
     return tuple.__new__(Scenario, fields)  # a third of the time of the named tuple's own constructor
 
 
-class Schedule(Sequence[Scenario]):
-    """The markets of a run: ``per_product`` repetitions of each product, product by product, drawn when asked for."""
+def _draw_items(regime: Regime, cluster: Cluster, seed: int, rep: int, episode: int) -> Scenario:
+    """The market of several items: M products of the cluster. Raises ``NegolabError`` where it has fewer."""
+    n, m = regime.n_buyers, regime.n_items
+    if len(cluster.products) < m:
+        raise NegolabError(
+            f"cluster {cluster.name} has {len(cluster.products)} products; regime {regime.name} sells {m} of one"
+        )
+    rng = generator(seed, "items market", cluster.name, rep)
+    u = rng.random(3 * n).tolist()
+    keys = tuple([word >> 1 for word in rng.bit_generator.random_raw(n + 1).tolist()])
+    chosen = rng.permutation(len(cluster.products))[:m].tolist()
+    products = tuple([cluster.products[at] for at in chosen])
+    order = sorted(range(n), key=u.__getitem__)
+    ratios = _ratios(regime, rng.random((n, m)), rng.standard_normal(n + m))
+    offers = rng.random((n, m)).tolist()
+    tiers, types = regime.budget_tiers, regime.buyer_types
+    lists = [product.listing.list_cents for product in products]
+    valuations: list[tuple[int, ...]] = []
+    openings: list[tuple[int, ...] | None] = []
+    for buyer, place in enumerate(order):
+        low, high = tiers[place % len(tiers)]
+        worth = tuple(
+            [round_cents((low + (high - low) * r) * cents) or 1 for r, cents in zip(ratios[buyer], lists, strict=True)]
+        )
+        valuations.append(worth)
+        if regime.first_offer is None or u[2 * n + buyer] >= regime.first_offer_rate:
+            openings.append(None)
+            continue
+        low, high = regime.first_offer
+        drawn = zip(offers[buyer], lists, strict=True)
+        fixed = [round_cents((low + (high - low) * ratio) * cents) or 1 for ratio, cents in drawn]
+        openings.append(tuple(map(min, fixed, worth)))
+    return Scenario(
+        episode=episode,
+        rep=rep,
+        regime=regime.name,
+        unit=cluster.name,
+        products=products,
+        per_buyer_cap=regime.per_buyer_cap,
+        message_budget=regime.message_budget,
+        valuations=tuple(valuations),
+        openings=None if all(fixed is None for fixed in openings) else tuple(openings),
+        buyer_types=tuple([types[int(ratio * len(types))] for ratio in u[n : 2 * n]]),
+        keys=keys,
+        protocol=regime.protocol,
+    )
 
-    def __init__(self, regime: Regime, products: Sequence[Product], *, seed: int, per_product: int = 1) -> None:
+
+def _ratios(regime: Regime, uniform: Any, factors: Any) -> list[list[float]]:
+    """Where in its tier each valuation lies, by buyer and item, uniform in [0, 1]. ``uniform``: N x M independent
+    numbers; ``factors``: N + M standard normal ones, a buyer's or an item's share in all its valuations."""
+    a, b = regime.item_correlation, regime.buyer_correlation
+    if a == b == 0:
+        return uniform.tolist()
+    n, m = uniform.shape
+    own = math.sqrt(1 - a - b)
+    rich, fine = math.sqrt(b) * factors[:n], math.sqrt(a) * factors[n:]
+    normal = NormalDist()
+    return [
+        [
+            normal.cdf(own * normal.inv_cdf(min(max(float(uniform[i, j]), 1e-12), 1 - 1e-12)) + rich[i] + fine[j])
+            for j in range(m)
+        ]
+        for i in range(n)
+    ]
+
+
+class Schedule(Sequence[Scenario]):
+    """The markets of a run: ``per_product`` repetitions of each unit, unit by unit, drawn when asked for."""
+
+    def __init__(self, regime: Regime, units: Sequence[Unit], *, seed: int, per_product: int = 1) -> None:
         if type(seed) is not int or not 0 <= seed <= MAX_SEED:
             raise NegolabError(f"seed is {seed!r}; allowed: a whole number from 0 to {MAX_SEED}")
         if type(per_product) is not int or not 1 <= per_product <= 1_000_000:
             raise NegolabError(f"per-product is {per_product!r}; allowed: a whole number from 1 to 1,000,000")
-        if not products:
-            raise NegolabError("no products to play: the catalogue or the chosen split is empty")
-        self.regime, self.products, self.seed, self.per_product = regime, products, seed, per_product
+        if not units:
+            raise NegolabError("nothing to play: the catalogue or the chosen split is empty")
+        self.regime, self.units, self.seed, self.per_product = regime, units, seed, per_product
+        if regime.n_items > 1 and not all(isinstance(unit, Cluster) for unit in units):
+            raise NegolabError(f"regime {regime.name} sells {regime.n_items} items of a cluster; these are products")
+        for unit in units:
+            if isinstance(unit, Cluster) and len(unit.products) < regime.n_items:
+                raise NegolabError(
+                    f"cluster {unit.name} has {len(unit.products)} products; regime {regime.name} sells "
+                    f"{regime.n_items} of one"
+                )
+
+    @property
+    def products(self) -> list[Product]:
+        """Everything that may be on sale, unit by unit."""
+        return [p for unit in self.units for p in (unit.products if isinstance(unit, Cluster) else (unit,))]
 
     def __len__(self) -> int:
-        return len(self.products) * self.per_product
+        return len(self.units) * self.per_product
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -315,4 +511,4 @@ class Schedule(Sequence[Scenario]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         position, rep = divmod(index, self.per_product)
-        return draw(self.regime, self.products[position], seed=self.seed, rep=rep, episode=index)
+        return draw(self.regime, self.units[position], seed=self.seed, rep=rep, episode=index)

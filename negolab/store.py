@@ -12,6 +12,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import orjson
 
 import negolab
 from negolab.catalog import Listing, Product
+from negolab.clusters import Cluster
 from negolab.episodes import TURN_COLUMNS, Episode, parse_line
 from negolab.errors import DamagedRun, NegolabError
 
@@ -67,7 +69,7 @@ def new_manifest(
     settings: Mapping[str, Any],
     players: Mapping[str, Any],
     data: Mapping[str, Any],
-    products: Sequence[Product],
+    units: Sequence[Product | Cluster],
     n: int,
 ) -> dict[str, Any]:
     """The manifest of a run of ``n`` episodes. Holds no time and no path: equal runs have equal manifests.
@@ -78,7 +80,7 @@ def new_manifest(
         "format": _FORMAT,
         "negolab": negolab.__version__,
         "code_sha256": code_sha256(),
-        "products_sha256": hashlib.sha256(products_bytes(products)).hexdigest(),
+        "products_sha256": hashlib.sha256(products_bytes(units)).hexdigest(),
         "turn_columns": TURN_COLUMNS,
         "episodes": n,
         "settings": settings,
@@ -140,9 +142,33 @@ def product_from_json(data: Mapping[str, Any]) -> Product:
     return Product(listing, data["cost_cents"], text_source=data["text_source"])
 
 
-def products_bytes(products: Sequence[Product]) -> bytes:
-    """All products of a run as they are stored."""
-    return b"".join(orjson.dumps(product_to_json(product)) + b"\n" for product in products)
+def products_bytes(units: Sequence[Product | Cluster]) -> bytes:
+    """All products of a run as they are stored: of a cluster one after the other, each with its name."""
+    rows = []
+    for unit in units:
+        if isinstance(unit, Cluster):
+            rows += [{**product_to_json(p), "cluster": unit.name, "kind": unit.kind} for p in unit.products]
+        else:
+            rows.append(product_to_json(unit))
+    return b"".join(orjson.dumps(row) + b"\n" for row in rows)
+
+
+def products_of(units: Sequence[Product | Cluster]) -> list[Product]:
+    """All products of a run, unit by unit."""
+    return [p for unit in units for p in (unit.products if isinstance(unit, Cluster) else (unit,))]
+
+
+def _units(rows: Sequence[Mapping[str, Any]]) -> list[Product | Cluster]:
+    """Read back ``products_bytes``."""
+    units: list[Product | Cluster] = []
+    for name, group in groupby(rows, key=lambda row: row.get("cluster")):
+        members = list(group)
+        products = tuple(map(product_from_json, members))
+        if name is None:
+            units += products
+        else:
+            units.append(Cluster(name, products[0].listing.category, members[0]["kind"], products))
+    return units
 
 
 class Line(NamedTuple):
@@ -180,8 +206,10 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
-        self.products = _read_products(self.folder, self.manifest)
-        if self.n > len(self.products) * _MAX_PER_PRODUCT:  # a forged number must not ask for all memory
+        self.units = _read_units(self.folder, self.manifest)
+        """What the run repeats: products, or clusters of them."""
+        self.products = {product.listing.codename: product for product in products_of(self.units)}
+        if self.n > len(self.units) * _MAX_PER_PRODUCT:  # a forged number must not ask for all memory
             raise DamagedRun(f"{self.folder / MANIFEST}: {self.n} episodes of {len(self.products)} products cannot be")
 
     @property
@@ -264,7 +292,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 _REMEDY = "bring the file back from a copy, or move the folder away and evaluate into a new one"
 
 
-def _read_products(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Product]:
+def _read_units(folder: Path, manifest: Mapping[str, Any]) -> list[Product | Cluster]:
     path = folder / PRODUCTS
     hint = "running the evaluation again writes it anew"
     if not path.is_file():
@@ -273,7 +301,6 @@ def _read_products(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Produ
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != manifest.get("products_sha256"):
             raise DamagedRun(f"{path} was changed after it was written: its hash is not the manifest's; {hint}")
-        products = [product_from_json(orjson.loads(line)) for line in content.splitlines()]
+        return _units([orjson.loads(line) for line in content.splitlines()])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedRun(f"{path} cannot be read: {type(error).__name__}: {error}; {hint}") from None
-    return {product.listing.codename: product for product in products}

@@ -260,8 +260,7 @@ def _expected(run: Run) -> tuple[Schedule, Names]:
     """The markets as the manifest's settings draw them, and who plays."""
     settings = run.manifest["settings"]
     drawn = Regime.from_json(settings["regime"])
-    products = list(run.products.values())
-    schedule = Schedule(drawn, products, seed=settings["seed"], per_product=settings["per_product"])
+    schedule = Schedule(drawn, run.units, seed=settings["seed"], per_product=settings["per_product"])
     names = names_of(run.manifest["players"])
     missing = set(drawn.buyer_types) - set(names.buyers)
     if missing:

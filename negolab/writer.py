@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from negolab.catalog import Product
+from negolab.clusters import Cluster
 from negolab.episodes import Episode
 from negolab.errors import NegolabError
 from negolab.store import (
@@ -31,6 +32,7 @@ from negolab.store import (
     manifest_bytes,
     place_problem,
     products_bytes,
+    products_of,
     read_manifest,
     scan,
 )
@@ -47,14 +49,18 @@ class RunWriter:
     """A run folder open for writing, new or resumed; a context manager that holds the folder's lock."""
 
     def __init__(
-        self, folder: str | Path, manifest: Mapping[str, Any], products: Sequence[Product], check: Check | None = None
+        self,
+        folder: str | Path,
+        manifest: Mapping[str, Any],
+        units: Sequence[Product | Cluster],
+        check: Check | None = None,
     ) -> None:
         """``manifest`` from ``store.new_manifest``; ``check`` judges the records of a run that is resumed."""
         if not str(folder) or "\0" in str(folder):
             raise NegolabError(f"--out is {str(folder)!r}; give a new folder, or a run folder to resume")
         self.folder = Path(folder)
         self._manifest = dict(manifest)
-        self._products = products
+        self._units = units
         self._check = check
         self._file: BinaryIO | None = None
         self._done = bytearray(int(manifest["episodes"]))
@@ -190,7 +196,7 @@ class RunWriter:
             (self.folder / name).unlink(missing_ok=True)
         if not (self.folder / MANIFEST).exists():
             _write_whole(self.folder / MANIFEST, manifest_bytes(self._manifest))
-        products = products_bytes(self._products)
+        products = products_bytes(self._units)
         if not (self.folder / PRODUCTS).is_file() or (self.folder / PRODUCTS).read_bytes() != products:
             _write_whole(self.folder / PRODUCTS, products)
         path = self.folder / EPISODES
@@ -200,7 +206,7 @@ class RunWriter:
 
     def _take_stock(self, path: Path) -> None:
         """Count what is there, and move what cannot be trusted away."""
-        known = {product.listing.codename: product for product in self._products}
+        known = {p.listing.codename: p for p in products_of(self._units)}
         offsets, lengths = array("q"), array("q")
         bad: BinaryIO | None = None
         try:

@@ -15,7 +15,20 @@ Script = Sequence[tuple[int, str, int | None]]
 def game(budget=2799, turns=6, reject=False, persona="neutral", product=CADDY) -> Scenario:
     """A game with everything given; by default the papers' example product: list 34.99, cost 18.75, 0.8 x list."""
     return Scenario(
-        0, 0, "bilateral", product, turns, turns, (budget,), None, ("learner",), (11, 12), "bilateral", reject, persona
+        episode=0,
+        rep=0,
+        regime="bilateral",
+        unit=product.listing.codename,
+        products=(product,),
+        per_buyer_cap=turns,
+        message_budget=turns,
+        valuations=((budget,),),
+        openings=None,
+        buyer_types=("learner",),
+        keys=(11, 12),
+        game="bilateral",
+        reject=reject,
+        persona=persona,
     )
 
 

@@ -43,7 +43,17 @@ def market(budgets=(1764, 3837, 2583), openings=(995, 1045, 928), k=3, t=7, type
     """A market with everything given; the default is the trained run's."""
     types = types or ("iter-60",) * len(budgets)
     return Scenario(
-        0, 0, "in_distribution", product, k, t, tuple(budgets), openings, types, tuple(range(len(budgets) + 1))
+        episode=0,
+        rep=0,
+        regime="in_distribution",
+        unit=product.listing.codename,
+        products=(product,),
+        per_buyer_cap=k,
+        message_budget=t,
+        valuations=tuple((budget,) for budget in budgets),
+        openings=None if openings is None else tuple((opening,) for opening in openings),
+        buyer_types=types,
+        keys=tuple(range(len(budgets) + 1)),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bilateral_games import Says, game, read, step, text_of, turns_of
 from markets import CADDY, CODE
 from negolab.bilateral import play_bilateral
-from negolab.environment import BUYER, SELLER, Bilateral, Move, Outcome, Violation
+from negolab.environment import BUYER, SELLER, Bilateral, Move, Outcome, Sale, Violation
 from negolab.episodes import REASKS, Episode, parse_line, replay
 from negolab.errors import NegolabError
 from negolab.parser import parse_bilateral_seller, parse_buyer, render_buyer
@@ -53,14 +53,16 @@ def test_the_number_of_turns_is_a_knob(n):
 
 def test_a_bid_in_the_last_turn_can_be_taken():
     assert outcome_of(*turns_of(5), (BUYER, "BUY", 2000), (SELLER, "DEAL", 2000)) == Outcome(
-        "deal", "seller_deal", 2000, BUYER, SELLER
+        "deal", "seller_deal", SELLER, (Sale(1, BUYER, 2000, SELLER),)
     )
 
 
 def test_ends():
     opened = (BUYER, "BUY", 1000)
     asked = (opened, (SELLER, "SELL", 2500))
-    assert outcome_of(*asked, (BUYER, "DEAL", 2500)) == Outcome("deal", "buyer_deal", 2500, BUYER, BUYER)
+    assert outcome_of(*asked, (BUYER, "DEAL", 2500)) == Outcome(
+        "deal", "buyer_deal", BUYER, (Sale(1, BUYER, 2500, BUYER),)
+    )
     assert outcome_of(*asked, (BUYER, "QUIT", None)) == Outcome("no_deal", "buyer_quit", seat=BUYER)
     assert outcome_of(opened, (SELLER, "QUIT", None)) == Outcome("no_deal", "seller_quit", seat=SELLER)
     assert outcome_of((BUYER, "QUIT", None)) == Outcome("no_deal", "buyer_quit", seat=BUYER)  # the reward names it: 0
@@ -179,7 +181,7 @@ def test_a_seat_that_could_not_speak_aborts_the_game():
 
 
 def deal(price: int) -> Outcome:
-    return Outcome("deal", "seller_deal", price, BUYER, SELLER)
+    return Outcome("deal", "seller_deal", SELLER, (Sale(1, BUYER, price, SELLER),))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from markets import CADDY, OPEN_TRAINED, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, step, text_of
-from negolab.environment import Market, Move, Outcome, Violation
+from negolab.environment import Market, Move, Outcome, Sale, Violation
 from negolab.parser import parse_seller
 from negolab.prompts import board
 from negolab.reward import seller_reward
@@ -11,14 +11,18 @@ from negolab.reward import seller_reward
 OPEN3 = OPEN_TRAINED
 
 
+def _move(verb, cents):
+    return Move(verb, () if cents is None else ((1, cents),), None, "", "")
+
+
 def reward_of(env):
-    return seller_reward(env.outcome, list_cents=3499, cost_cents=1875)
+    return seller_reward(env.outcome, [(3499, 1875)])
 
 
 def test_untrained_run_of_section_14_2():
     env = Market(UNTRAINED_MARKET)
     turns = step(env, *UNTRAINED)
-    assert env.outcome == Outcome("deal", "seller_deal", 1900, 1, 0)
+    assert env.outcome == Outcome("deal", "seller_deal", 0, (Sale(1, 1, 1900, 0),))
     assert reward_of(env) == pytest.approx(0.0153941, abs=5e-8)
     assert [t.turn for t in turns] == [1, 1, 1, 1, 2, 2, 3, 3]
     assert UNTRAINED_MARKET.rank(1) == 2 and UNTRAINED_MARKET.rank(3) == 1
@@ -27,7 +31,7 @@ def test_untrained_run_of_section_14_2():
 def test_trained_run_of_section_14_3():
     env = Market(TRAINED_MARKET)
     turns = step(env, *TRAINED)
-    assert env.outcome == Outcome("deal", "seller_deal", 3250, 2, 0)
+    assert env.outcome == Outcome("deal", "seller_deal", 0, (Sale(1, 2, 3250, 0),))
     assert reward_of(env) == pytest.approx(0.8466749, abs=5e-8)
     assert [t.turn for t in turns] == [1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert TRAINED_MARKET.rank(2) == 1
@@ -116,7 +120,7 @@ def test_seller_violations_end_the_episode_at_minus_one(verb, cents, target, kin
 def test_cost_itself_is_legal_and_worth_nothing():
     env = Market(TRAINED_MARKET)
     step(env, *OPEN3, (0, "SELL", 1875, 2), (2, "DEAL", 1875, None))
-    assert env.outcome == Outcome("deal", "buyer_deal", 1875, 2, 2)
+    assert env.outcome == Outcome("deal", "buyer_deal", 2, (Sale(1, 2, 1875, 2),))
     assert reward_of(env) == 0.0
 
 
@@ -155,12 +159,12 @@ def to_cap(answer):
 def test_the_bid_that_answers_the_last_message_is_recorded_but_out_of_reach():
     env = to_cap((2, "BUY", 2900, None))
     channel = env.requests()[0].view.channels[1]
-    assert channel.status == "capped" and channel.bids[-1] == 2900
+    assert channel.status == "capped" and channel.bids[-1] == (1, 2900)
     assert violation(env, "DEAL", 2900, 2)[0] == "target"
 
 
 def test_the_buyer_can_still_close_on_its_last_message():
-    assert to_cap((2, "DEAL", 3000, None)).outcome == Outcome("deal", "buyer_deal", 3000, 2, 2)
+    assert to_cap((2, "DEAL", 3000, None)).outcome == Outcome("deal", "buyer_deal", 2, (Sale(1, 2, 3000, 2),))
 
 
 def test_quitting_on_the_last_message_is_quit_not_capped():
@@ -211,7 +215,7 @@ def test_a_quit_is_no_violation_and_no_message(target):
 def test_what_a_buyer_may_do_after_an_ask(seat, move, kind):
     env = Market(TRAINED_MARKET)
     step(env, *OPEN3, (0, "SELL", 3400, 2), (2, "BUY", 1800, None), (0, "SELL", 3499, 2))
-    found = env.check(seat, Move(*move, None, "", ""))
+    found = env.check(seat, _move(*move))
     assert (found.kind if found else None) == kind
 
 
@@ -220,21 +224,21 @@ def test_what_a_buyer_may_do_after_an_ask(seat, move, kind):
     [(("QUIT", None), "opening"), (("DEAL", 1045), "opening"), (("BUY", 1046), "opening"), (("BUY", 1045), None)],
 )
 def test_the_opening_is_a_bid_at_the_regulated_price(move, kind):
-    found = Market(TRAINED_MARKET).check(2, Move(*move, None, "", ""))
+    found = Market(TRAINED_MARKET).check(2, _move(*move))
     assert (found.kind if found else None) == kind
 
 
 def test_a_free_opening_is_only_held_to_the_budget():
     env = Market(market(openings=None))
-    assert env.check(1, Move("BUY", 1764, None, "", "")) is None
-    assert env.check(1, Move("BUY", 1765, None, "", "")).kind == "budget"
-    assert env.check(1, Move("QUIT", None, None, "", "")).kind == "opening"
+    assert env.check(1, Move("BUY", ((1, 1764),), None, "", "")) is None
+    assert env.check(1, Move("BUY", ((1, 1765),), None, "", "")).kind == "budget"
+    assert env.check(1, Move("QUIT", (), None, "", "")).kind == "opening"
 
 
 def test_a_buyers_deal_over_its_budget_is_refused():
     env = Market(TRAINED_MARKET)
     step(env, *OPEN3, (0, "SELL", 3499, 1))
-    assert env.check(1, Move("DEAL", 3499, None, "", "")).kind == "budget"
+    assert env.check(1, Move("DEAL", ((1, 3499),), None, "", "")).kind == "budget"
 
 
 def test_fallback_repeats_the_bid_else_the_opening_else_quits():
@@ -257,7 +261,7 @@ def test_a_violating_buyer_without_a_guard_ends_the_episode_but_costs_the_seller
 def test_wrong_seats_and_dead_episodes_are_programming_errors():
     env = Market(TRAINED_MARKET)
     with pytest.raises(ValueError, match="seats"):
-        env.submit({0: Move("QUIT", None, None, "", "")})
+        env.submit({0: Move("QUIT", (), None, "", "")})
     step(env, *OPEN3, (0, "QUIT", None, None))
     with pytest.raises(ValueError, match="over"):
         env.submit({})
@@ -281,15 +285,15 @@ def test_views_cannot_be_used_to_change_or_read_the_market():
     ("price", "expected"), [(1875, 0.0), (1900, 25 / 1624), (3250, 1375 / 1624), (3499, 1.0), (9999, 1.0)]
 )
 def test_reward_equation_1(price, expected):
-    outcome = Outcome("deal", "seller_deal", price, 1, 0)
-    assert seller_reward(outcome, list_cents=3499, cost_cents=1875) == expected
+    outcome = Outcome("deal", "seller_deal", 0, (Sale(1, 1, price, 0),))
+    assert seller_reward(outcome, [(3499, 1875)]) == expected
 
 
 def test_reward_refuses_what_has_no_meaning():
     with pytest.raises(ValueError):
-        seller_reward(Outcome("deal", "seller_deal", 1874, 1, 0), list_cents=3499, cost_cents=1875)
+        seller_reward(Outcome("deal", "seller_deal", 0, (Sale(1, 1, 1874, 0),)), [(3499, 1875)])
     with pytest.raises(ValueError):
-        seller_reward(Outcome("deal", "seller_deal", 1875, 1, 0), list_cents=1875, cost_cents=1875)
+        seller_reward(Outcome("deal", "seller_deal", 0, (Sale(1, 1, 1875, 0),)), [(1875, 1875)])
 
 
 def test_a_market_with_fifty_buyers():

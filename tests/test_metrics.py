@@ -6,7 +6,7 @@ import pytest
 
 from markets import CADDY, CODE, market, text_of
 from negolab.catalog import Listing, Product
-from negolab.environment import Outcome
+from negolab.environment import Outcome, Sale
 from negolab.episodes import Episode
 from negolab.metrics import METRICS, VIOLATIONS, buyer_types, closing_ranks, first_offer_match, paired, summarise
 from negolab.policies.base import Reply
@@ -69,7 +69,7 @@ def test_a_deal_by_hand():
         caddy(), (0, "SELL", 3499, 3), (3, "BUY", 2600, None), (0, "SELL", 2700, 1), (1, "DEAL", 2700, None)
     )
     found = values(episode)
-    assert episode.outcome == Outcome("deal", "buyer_deal", 2700, 1, 1)
+    assert episode.outcome == Outcome("deal", "buyer_deal", 1, (Sale(1, 1, 2700, 1),))
     assert found["reward"] == found["surplus_ratio"] == 825 / RANGE
     assert found["deal_rate"] == 1 and found["violation_rate"] == 0 and found["below_cost_rate"] == 0
     assert found["top_buyer_rate"] == 0 and found["distinct_buyers"] == 2 and found["seller_messages"] == 2

@@ -257,12 +257,12 @@ def test_what_ended_a_channel_is_on_the_path() -> None:
     low = render_seller("DEAL", 1050, 1, "Agreed.", "Enough.", code)
     nobody = low.replace("Buyer 1", "Buyer 9")
     for ending, expected in (
-        (Turn(2, 3, 3, "QUIT", None, ""), (2, 3, "quit", None)),
-        (Turn(1, 0, None, "QUIT", None, ""), (1, 0, "quit", None)),
-        (Turn(1, 0, None, None, None, low, "below_cost"), (1, 1, "violation", 1050)),
-        (Turn(1, 0, None, None, None, nobody, "target"), (1, 0, "violation", 1050)),
-        (Turn(1, 0, None, None, None, "What?", "format"), (1, 0, "violation", None)),
-        (Turn(1, 2, None, None, None, "What?", "format"), (1, 2, "violation", None)),
+        (Turn(2, 3, 3, "QUIT", (), ""), (2, 3, "quit", None)),
+        (Turn(1, 0, None, "QUIT", (), ""), (1, 0, "quit", None)),
+        (Turn(1, 0, None, None, (), low, "below_cost"), (1, 1, "violation", 1050)),
+        (Turn(1, 0, None, None, (), nobody, "target"), (1, 0, "violation", 1050)),
+        (Turn(1, 0, None, None, (), "What?", "format"), (1, 0, "violation", None)),
+        (Turn(1, 2, None, None, (), "What?", "format"), (1, 2, "violation", None)),
     ):
         found = examples.path(replace(played, turns=[*opening, ending]))
         assert found == [*paper.EXAMPLE_UNTRAINED.offers[:3], expected]

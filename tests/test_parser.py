@@ -314,7 +314,7 @@ PRICES = st.integers(1, MAX_CENTS)
 def test_a_rendered_seller_move_reads_back_to_itself(verb, price, target, talk, thought):
     price = None if verb == "QUIT" else price
     text = render_seller(verb, price, target, talk, thought, CODE)
-    assert parse_seller(text, CODE) == Move(verb, price, target, talk.strip(), text)
+    assert parse_seller(text, CODE) == Move(verb, () if price is None else ((1, price),), target, talk.strip(), text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -322,7 +322,7 @@ def test_a_rendered_seller_move_reads_back_to_itself(verb, price, target, talk, 
 def test_a_rendered_buyer_move_reads_back_to_itself(verb, price, talk, thought):
     price = None if verb == "QUIT" else price
     text = render_buyer(verb, price, talk, thought, CODE)
-    assert parse_buyer(text, CODE) == Move(verb, price, None, talk.strip(), text)
+    assert parse_buyer(text, CODE) == Move(verb, () if price is None else ((1, price),), None, talk.strip(), text)
 
 
 HEAD = "Thought: x\nTarget: Buyer 1\nTalk: "

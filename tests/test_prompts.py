@@ -63,7 +63,7 @@ def test_the_formats_the_prompts_show_are_the_formats_the_parser_reads():
     env = Market(TRAINED_MARKET)
     buyer_system = PROMPTS.messages(env.requests()[0])[0]["content"]
     example = buyer_system[buyer_system.rindex("Thought:") :].strip()
-    assert parse_buyer(example, "apple_1")[:2] == ("BUY", 1000)
+    assert parse_buyer(example, "apple_1")[:2] == ("BUY", ((1, 1000),))
     step(env, *OPEN_TRAINED)
     system = PROMPTS.messages(env.requests()[0])[0]["content"]
     for form in re.findall(r"\[(?:SELL|DEAL)\] \$M \(1x [^)]*\)", system):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from negolab.commands.arguments import price, whole
-from negolab.environment.base import Channel, Move, Violation
+from negolab.environment.base import Channel, Move, Offer, Violation
 from negolab.environment.market import check_seller
 from negolab.errors import NegolabError
 from negolab.parser.lines import parse_seller
@@ -59,7 +59,7 @@ def _judge(file: Iterable[bytes], name: str, channels: list[Channel], args: argp
     for text, finish_reason in _replies(file, name):
         read = parse_seller(text, args.codename, finish_reason, thinking=args.thinking)
         if isinstance(read, Move):
-            read = check_seller(read, channels, args.cost) or read
+            read = check_seller(read, channels, (args.cost,)) or read
         print(json.dumps(verdict(read)))
     return 0
 
@@ -99,14 +99,14 @@ def _replies(file: Iterable[bytes], name: str) -> Iterator[tuple[str | None, str
 
 
 def _channels(n: int, bids: str, inactive: str) -> list[Channel]:
-    made: list[list[int]] = [[] for _ in range(n)]
+    made: list[list[Offer]] = [[] for _ in range(n)]
     closed = set()
     for part in filter(None, (p.strip() for p in bids.split(","))):
         buyer, colon, amount = part.partition(":")
         try:
             if not colon:
                 raise ValueError(part)
-            made[_buyer(buyer, n) - 1].append(price(amount))
+            made[_buyer(buyer, n) - 1].append((1, price(amount)))
         except (ValueError, argparse.ArgumentTypeError):
             raise NegolabError(
                 f"--bids: {part[:40]!r} is not BUYER:PRICE with BUYER from 1 to {n}, such as 2:27.50"

@@ -87,7 +87,7 @@ def _schedule(args: argparse.Namespace) -> "Schedule":
     schedule = Schedule(chosen, [_product(products, args, seed)], seed=seed)
     for warning in (*catalog.notes, *chosen.warnings):
         note(f"note: {warning}")
-    again = f"--seed {seed} --codename {schedule.products[0].listing.codename}"
+    again = f"--seed {seed} --codename {schedule[0].unit}"
     print(f"{catalog.name}, {chosen.name}; {again} plays this market again\n", flush=True)
     return schedule
 

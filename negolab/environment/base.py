@@ -15,14 +15,28 @@ BUYER = 1
 ABORTS = ("context_limit", "timeout")
 """Kinds of ``Violation`` that break no rule: the seat could not speak. They end the episode as ``aborted``."""
 
+Offer = tuple[int, int]
+"""An item, counted from 1, and a price in cents."""
+Offers = tuple[Offer, ...]
+
+
+def item_name(item: int) -> str:
+    """What an item is called where there are several: ``Item_1``."""
+    return f"Item_{item}"
+
+
+def _only(offers: Offers) -> int | None:
+    return offers[0][1] if len(offers) == 1 else None
+
 
 class Move(NamedTuple):
-    """A well-formed reply. ``price`` is in cents, None for QUIT and REJECT; ``target`` is a buyer, None in a reply that
-    has no such part."""
+    """A well-formed reply. ``target`` is a buyer, None in a reply that has no such part."""
 
     verb: str
     """``SELL``, ``BUY``, ``DEAL``, ``QUIT``, and where the bilateral game has it ``REJECT``."""
-    price: int | None
+    offers: Offers
+    """The items that are named, each with its price: one for ``DEAL``, one or more for ``SELL`` and ``BUY``, none for
+    ``QUIT`` and ``REJECT``. Where there is only one item it is item 1."""
     target: int | None
     talk: str
     text: str
@@ -30,15 +44,32 @@ class Move(NamedTuple):
     fallback: bool = False
     """Made by the opponent guard after too many illegal replies, not by the player."""
 
+    @property
+    def price(self) -> int | None:
+        """Cents of the only offer; None where there is none, or several."""
+        return _only(self.offers)
+
 
 class Violation(NamedTuple):
     """A reply that breaks a rule. Data, never an exception."""
 
     kind: str
-    """Seller: ``format``, ``target``, ``deal``, ``below_cost``, ``truncated``. Buyer: ``format``, ``truncated``,
-    ``opening``, ``budget``, ``deal``. Either: one of ``ABORTS``, where there was no reply to judge."""
+    """Seller: ``format``, ``target``, ``item``, ``below_cost``, ``deal``, ``truncated``. Buyer: ``format``,
+    ``truncated``, ``item``, ``opening``, ``budget``, ``deal``. Either: one of ``ABORTS``, where there was no reply to
+    judge."""
     detail: str
     text: str
+
+
+class Sale(NamedTuple):
+    """One closed deal."""
+
+    item: int
+    buyer: int
+    price: int
+    """Cents."""
+    seat: int
+    """Who closed: 0 where the seller accepted a bid, else the buyer who took its offer."""
 
 
 class Said(NamedTuple):
@@ -52,27 +83,33 @@ class Said(NamedTuple):
     buyer: int
     """The channel: which buyer spoke or was spoken to."""
     verb: str
-    price: int | None
+    offers: Offers
     talk: str
+
+    @property
+    def price(self) -> int | None:
+        """Cents of the only offer; None where there is none, or several."""
+        return _only(self.offers)
 
 
 class Channel(NamedTuple):
     """Public state of one buyer's channel as the seller knows it (section 3.1)."""
 
     status: str
-    """``active``, ``quit`` or ``capped``."""
+    """``active``, ``quit``, ``capped`` or ``bought``."""
     sent: int
     """u_i, the seller messages this buyer has had."""
-    bids: tuple[int, ...]
-    """Every [BUY] price of this buyer in cents, oldest first; while active each may be accepted."""
-    asks: tuple[int, ...]
-    """Every [SELL] price sent to this buyer in cents, oldest first."""
+    bids: Offers
+    """Every offer of this buyer's [BUY]s, oldest first; while it is active each on an unsold item may be accepted."""
+    asks: Offers
+    """Every offer of the [SELL]s sent to this buyer, oldest first."""
 
 
 class SellerView(NamedTuple):
     """All that the seller may see."""
 
-    product: Product
+    items: tuple[Product, ...]
+    """What is on sale; item 1 comes first."""
     per_buyer_cap: int
     message_budget: int
     turn: int
@@ -83,18 +120,47 @@ class SellerView(NamedTuple):
     """All turns so far, buyers' and own, public parts only."""
     own: tuple[str, ...]
     """The seller's own replies in full."""
+    sales: tuple[Sale, ...] = ()
+    """Deals so far, oldest first."""
+    protocol: str = "lines"
+    """How replies are written: ``lines`` or ``tags``."""
+
+    @property
+    def product(self) -> Product:
+        """Item 1, where that is all there is."""
+        return self.items[0]
 
 
 class BuyerView(NamedTuple):
-    """All that one buyer may see: its own channel and its own budget."""
+    """All that one buyer may see: its own channel and its own valuations. It is not told what others bought."""
 
-    listing: Listing
-    budget: int
+    listings: tuple[Listing, ...]
+    """What is on sale, or was at the beginning; item 1 comes first."""
+    budgets: tuple[int, ...]
+    """What each item is worth to it, in cents: the most it may pay."""
     per_buyer_cap: int
-    opening: int | None
-    """The regulated first offer, in cents, that the first reply had or has to make; None where openings are free."""
+    openings: tuple[int, ...] | None
+    """The regulated first offer: for each item the price in cents at which the first reply has to name it, if it names
+    it. None where openings are free."""
     heard: tuple[Said, ...]
     own: tuple[str, ...]
+    protocol: str = "lines"
+    """How replies are written: ``lines`` or ``tags``."""
+
+    @property
+    def listing(self) -> Listing:
+        """Item 1, where that is all there is."""
+        return self.listings[0]
+
+    @property
+    def budget(self) -> int:
+        """The budget for item 1, where that is all there is."""
+        return self.budgets[0]
+
+    @property
+    def opening(self) -> int | None:
+        """The regulated first offer for item 1, where that is all there is."""
+        return None if self.openings is None else self.openings[0]
 
 
 class BilateralView(NamedTuple):
@@ -143,26 +209,41 @@ class Turn(NamedTuple):
     seat: int
     buyer: int | None
     verb: str | None
-    price: int | None
+    offers: Offers
     text: str
     violation: str | None = None
     detail: str = ""
     fallback: bool = False
+
+    @property
+    def price(self) -> int | None:
+        """Cents of the only offer; None where there is none, or several."""
+        return _only(self.offers)
 
 
 class Outcome(NamedTuple):
     """How an episode ended; the only source of reward."""
 
     kind: str
-    """``deal``, ``no_deal``, ``violation`` or ``aborted``."""
+    """``deal`` (at least one), ``no_deal``, ``violation`` or ``aborted``."""
     reason: str
-    """``seller_deal``, ``buyer_deal``, ``seller_quit``, ``all_inactive``, ``messages_exhausted``, in the bilateral game
-    ``buyer_quit`` and ``turns_exhausted``; or the kind of a violation; for ``aborted`` one of ``ABORTS``."""
-    price: int | None = None
-    buyer: int | None = None
-    """Who bought, or, for a violation, None."""
+    """``seller_deal`` and ``buyer_deal`` where the only item is sold, ``sold_out`` where all of several are;
+    ``seller_quit``, ``all_inactive``, ``messages_exhausted``, in the bilateral game ``buyer_quit`` and
+    ``turns_exhausted``; or the kind of a violation; for ``aborted`` one of ``ABORTS``."""
     seat: int | None = None
-    """Who closed, violated or could not speak."""
+    """Who closed, quit, violated or could not speak; None where messages or channels ran out."""
+    sales: tuple[Sale, ...] = ()
+    """Deals in the order in which they closed, also those before a violation."""
+
+    @property
+    def price(self) -> int | None:
+        """Cents of the only deal; None where there is none, or several."""
+        return self.sales[0].price if len(self.sales) == 1 else None
+
+    @property
+    def buyer(self) -> int | None:
+        """Who bought, where there is one deal."""
+        return self.sales[0].buyer if len(self.sales) == 1 else None
 
 
 def turn_labels(heard: Sequence[Said]) -> list[int]:

@@ -28,6 +28,7 @@ from negolab.environment.base import (
     Outcome,
     Request,
     Said,
+    Sale,
     Turn,
     Violation,
 )
@@ -102,7 +103,7 @@ class Bilateral:
             raise ValueError("the bilateral game's buyer is never played for")
         asks, product = self._offers[SELLER], self._scenario.product
         price = asks[-1] if asks else max(product.listing.list_cents, product.cost_cents)
-        return Move("SELL", price, None, "", "", True)
+        return Move("SELL", ((1, price),), None, "", "", True)
 
     def submit(self, replies: Mapping[int, Move | Violation]) -> list[Turn]:
         """Apply the reply of the seat that was asked. A violation ends the episode."""
@@ -114,23 +115,24 @@ class Bilateral:
             raise ValueError(f"replies for seats {sorted(replies)}, expected [{seat}]")
         found = reply if isinstance(reply, Violation) else self.check(seat, reply)
         if found is not None:
-            self.outcome = Outcome("aborted" if found.kind in ABORTS else "violation", found.kind, seat=seat)
-            verb, price = (reply.verb, reply.price) if isinstance(reply, Move) else (None, None)
-            return [Turn(turn, seat, BUYER, verb, price, found.text, found.kind, found.detail)]
+            self.outcome = Outcome("aborted" if found.kind in ABORTS else "violation", found.kind, seat)
+            verb, offers = (reply.verb, reply.offers) if isinstance(reply, Move) else (None, ())
+            return [Turn(turn, seat, BUYER, verb, offers, found.text, found.kind, found.detail)]
         assert isinstance(reply, Move)
-        verb, price, _, talk, text, fallback = reply
+        verb, offers, _, talk, text, fallback = reply
         self._own[seat] += (text,)
-        self._heard += (Said(seat, BUYER, verb, price, talk),)
+        self._heard += (Said(seat, BUYER, verb, offers, talk),)
         if verb == "DEAL":
-            self.outcome = Outcome("deal", "seller_deal" if seat == SELLER else "buyer_deal", price, BUYER, seat)
+            sale = Sale(1, BUYER, offers[0][1], seat)
+            self.outcome = Outcome("deal", "seller_deal" if seat == SELLER else "buyer_deal", seat, (sale,))
         elif verb == "QUIT":
-            self.outcome = Outcome("no_deal", "seller_quit" if seat == SELLER else "buyer_quit", seat=seat)
+            self.outcome = Outcome("no_deal", "seller_quit" if seat == SELLER else "buyer_quit", seat)
         elif seat == SELLER and turn == self._scenario.message_budget:
             self.outcome = Outcome("no_deal", "turns_exhausted")
-        if price is not None:
-            self._offers[seat] += (price,)
+        if offers:
+            self._offers[seat] += (offers[0][1],)
         if seat == SELLER:
             self._turn, self._speaker = turn + 1, BUYER
         else:
             self._speaker = SELLER
-        return [Turn(turn, seat, BUYER, verb, price, text, None, "", fallback)]
+        return [Turn(turn, seat, BUYER, verb, offers, text, None, "", fallback)]

@@ -86,11 +86,12 @@ def replay(run: paper.ExampleRun, catalog: Catalog) -> Episode:
         episode=0,
         rep=0,
         regime=regime.name,
-        product=product,
+        unit=run.codename,
+        products=(product,),
         per_buyer_cap=regime.per_buyer_cap,
         message_budget=regime.message_budget,
-        budgets=run.budgets,
-        openings=run.openings,
+        valuations=tuple((budget,) for budget in run.budgets),
+        openings=tuple((opening,) for opening in run.openings),
         buyer_types=regime.buyer_types * len(run.budgets),
         keys=(0,) * (len(run.budgets) + 1),
     )
@@ -117,7 +118,7 @@ def board_before(episode: Episode, turn: int) -> str:
 def _said(turn: Turn, codename: str) -> Said:
     read = parse_seller(turn.text, codename) if turn.seat == SELLER else parse_buyer(turn.text, codename)
     talk = read.talk if isinstance(read, Move) else ""
-    return Said(turn.seat, turn.buyer or 0, turn.verb or "", turn.price, talk)
+    return Said(turn.seat, turn.buyer or 0, turn.verb or "", turn.offers, talk)
 
 
 def example_table(replayed: Mapping[str, Episode]) -> pd.DataFrame:
@@ -127,7 +128,8 @@ def example_table(replayed: Mapping[str, Episode]) -> pd.DataFrame:
         scenario, outcome = episode.scenario, episode.outcome
         for buyer, budget in enumerate(scenario.budgets, 1):
             row = {"run": name, "buyer": buyer, "budget ($)": budget / 100, "rank": scenario.rank(buyer)}
-            opening = None if scenario.openings is None else scenario.openings[buyer - 1] / 100
+            fixed = None if scenario.openings is None else scenario.openings[buyer - 1]
+            opening = None if fixed is None else fixed[0] / 100
             sent = sum(t.seat == SELLER and t.buyer == buyer for t in episode.turns)
             deal = outcome.price / 100 if outcome.buyer == buyer and outcome.price is not None else None
             row |= {"first offer ($)": opening, "seller's messages": sent, "deal ($)": deal}

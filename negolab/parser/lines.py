@@ -63,7 +63,7 @@ def parse_seller(
             seat, talk, verb, whole, cents, code = plain.groups()
             if code == codename and "Deal " not in talk:
                 target = _SEATS.get(seat) or int(seat)
-                return _new(Move, (verb, int(whole + cents), target, talk.strip(), text, False))
+                return _new(Move, (verb, ((1, int(whole + cents)),), target, talk.strip(), text, False))
     return _parse_seller(text, codename, thinking)
 
 
@@ -95,7 +95,7 @@ def _parse_seller(text: str | None, codename: str, thinking: bool) -> Move | Vio
             return Violation(
                 "format", f"Talk announces a deal at {dollars(claimed)}, Action is [SELL] {dollars(price or 0)}", body
             )
-    return Move(verb, price, target, talk, body)
+    return Move(verb, () if price is None else ((1, price),), target, talk, body)
 
 
 def parse_buyer(
@@ -112,7 +112,7 @@ def parse_buyer(
         if plain is not None:
             talk, verb, whole, cents, code = plain.groups()
             if code == codename:
-                return _new(Move, (verb, int(whole + cents), None, talk.strip(), text, False))
+                return _new(Move, (verb, ((1, int(whole + cents)),), None, talk.strip(), text, False))
     return _parse_buyer(text, codename, thinking, reject=reject)
 
 
@@ -127,7 +127,7 @@ def parse_bilateral_seller(
         if plain is not None:
             talk, verb, whole, cents, code = plain.groups()
             if code == codename:
-                return _new(Move, (verb, int(whole + cents), None, talk.strip(), text, False))
+                return _new(Move, (verb, ((1, int(whole + cents)),), None, talk.strip(), text, False))
     return _parse_buyer(text, codename, thinking, "SELL", reject)
 
 
@@ -141,7 +141,8 @@ def _parse_buyer(
     action = _action(action_part, codename, offer, body, reject=reject)
     if isinstance(action, Violation):
         return action
-    return Move(action[0], action[1], None, talk.strip(), body)
+    verb, price = action
+    return Move(verb, () if price is None else ((1, price),), None, talk.strip(), body)
 
 
 def render_seller(verb: str, price: int | None, target: int | None, talk: str, thought: str, codename: str) -> str:

@@ -73,13 +73,13 @@ class Teacher:
         cost, listing, codename = product.cost_cents, product.listing.list_cents, product.listing.codename
         draws = [uniform(request.seed, at) for at in range(6)]
         active = [at for at, channel in enumerate(channels, 1) if channel.status == "active"]
-        bid, buyer = max((max(channels[at - 1].bids), at) for at in active)
+        bid, buyer = max((max(channels[at - 1].bids)[1], at) for at in active)
         worn = bid >= rules.slip_reach * cost and channels[buyer - 1].sent > 0 and draws[0] < rules.slip_rate
         if (bid >= cost and draws[0] < rules.take_rate) or (bid < cost and worn):
             return render_seller("DEAL", bid, buyer, "", "", codename)
         target = self._target(view, channels, active, buyer, draws)
         ask = self._ask(cost, listing, channels[target - 1].sent, draws)
-        if ask <= max(channels[target - 1].bids):
+        if ask <= max(channels[target - 1].bids)[1]:
             ask = listing
         return render_seller("SELL", ask, target, "", "", codename)
 

@@ -67,7 +67,7 @@ def thought(buyer: int, bid: int, cost: int) -> str:
 def seller_words(view: SellerView, move: Move, codename: str) -> str:
     """A seller's move as the pocket model would say it."""
     cost, listing = view.product.cost_cents, view.product.listing.list_cents
-    bids = [(max(c.bids), -at) for at, c in enumerate(view.channels, 1) if c.status == "active" and c.bids]
+    bids = [(max(c.bids)[1], -at) for at, c in enumerate(view.channels, 1) if c.status == "active" and c.bids]
     if not bids:  # nobody left to sell to
         return f"Thought: \nTarget: [QUIT]\nTalk: {_SELLER_TALK['QUIT']}\nAction: [QUIT]"
     bid, buyer = max(bids)[0], -max(bids)[1]

@@ -99,7 +99,7 @@ def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
             openings = env.requests()
             yield from openings
             # The guard's move is legal whatever was fixed; where nobody plays for the buyer, the least bid is.
-            least = Move("BUY", 1, None, "", "")
+            least = Move("BUY", ((1, 1),), None, "", "")
             market = schedule.regime.game == "market"
             env.submit({r.seat: env.fallback(r.seat) if market else least for r in openings})
             yield from env.requests()

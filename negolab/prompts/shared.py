@@ -25,6 +25,9 @@ BILATERAL_TEMPLATES = (
     "persona_unyielding.j2",
 )
 """2604.09855: the seller, and the paragraph that makes it a persona."""
+ITEM_TEMPLATES = ("item_seller_system.j2", "item_buyer_system.j2", "item_buyer_context.j2")
+"""2609.33289, appendix F: the market of several items, in the tag format."""
+_FOLDERS = ("multi_buyer_templates", "bilateral_templates", "multi_item_templates")
 
 
 def sha256_of(messages: Sequence[Message]) -> str:
@@ -39,9 +42,9 @@ def load_templates(folder: str | Path | None) -> dict[str, Any]:
     """
     from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
 
-    names = (*MARKET_TEMPLATES, *BILATERAL_TEMPLATES)
+    names = (*MARKET_TEMPLATES, *BILATERAL_TEMPLATES, *ITEM_TEMPLATES)
     here = Path(__file__).parent
-    loaders = [FileSystemLoader(here / "multi_buyer_templates"), FileSystemLoader(here / "bilateral_templates")]
+    loaders = [FileSystemLoader(here / name) for name in _FOLDERS]
     if folder is not None:
         if not Path(folder).is_dir():
             raise NegolabError(f"prompt folder {folder} is not a folder; it may hold {', '.join(names)}")

@@ -60,7 +60,7 @@ def evaluate(
         manifest = task.manifest(name, learner)
         settings = {**manifest["settings"], "training": training, "trained_steps": step}
         manifest = seal({**manifest, "settings": settings})
-        writer = RunWriter(place, manifest, schedule.products)
+        writer = RunWriter(place, manifest, schedule.units)
         with ExitStack() as opened:
             owed = processes.from_main(partial(_opened, opened, writer))
             mine = [schedule[number] for number in owed[processes.rank :: processes.world]]

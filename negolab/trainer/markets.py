@@ -170,13 +170,13 @@ class ProductTask:
             "regime": schedule.regime.to_json(),
             "split": self._eval_split if self._eval_split in self._catalog.splits else "file",
             "per_product": schedule.per_product,
-            "products": len(schedule.products),
+            "products": len(schedule.units),
             "seed": schedule.seed,
             "seller": f"learner:{learner.name}" if self.seat == SELLER else self.opponent_name(),
         }
         buyers = {kind: buyer.describe() for kind, buyer in cast.buyers.items()}
         players = {"seller": cast.seller.describe(), "buyers": buyers}
-        return new_manifest(settings, players, self._data(), schedule.products, len(schedule))
+        return new_manifest(settings, players, self._data(), schedule.units, len(schedule))
 
     def opponent_name(self) -> str:
         """The seller's name where the learner buys."""

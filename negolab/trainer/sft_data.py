@@ -206,7 +206,7 @@ def _players(settings: SftSettings, regime: Regime, schedule: Schedule) -> tuple
 
 def _scripted(schedule: Schedule, n: int, seller: Policy, buyers: Mapping[str, Policy]) -> Iterator[Episode]:
     """The first ``n`` markets, product by product in a seeded order, round by round; in that order."""
-    order = generator(schedule.seed, "sft products").permutation(len(schedule.products)).tolist()
+    order = generator(schedule.seed, "sft products").permutation(len(schedule.units)).tolist()
     places = [product * schedule.per_product + turn for turn in range(schedule.per_product) for product in order][:n]
     for start in range(0, n, _PIECE):
         wanted = places[start : start + _PIECE]
@@ -290,7 +290,7 @@ def _kept(
     scenario = episode.scenario
     role = "seller" if seat == SELLER else "buyer"
     kind = Kind(scenario.game, role, scenario.n_buyers, scenario.message_budget)
-    codename = scenario.product.listing.codename
+    codename = scenario.unit
     found = samples_of(conversation, chat, learnt, kind, codename, merge=settings.samples == "auto")
     if isinstance(found, str):
         return found

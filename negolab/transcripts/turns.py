@@ -68,7 +68,7 @@ def steps(episode: Episode) -> list[Step]:
     made = []
     for position, turn in enumerate(episode.turns):
         if turn.violation is None and turn.verb is not None and turn.buyer is not None:
-            heard.append(Said(turn.seat, turn.buyer, turn.verb, turn.price, ""))
+            heard.append(Said(turn.seat, turn.buyer, turn.verb, turn.offers, ""))
         note = episode.notes.get(position, {})
         parts = None if turn.violation is not None else split_reply(turn.text)
         shown, title = _board_after(episode, position, heard)
