@@ -42,6 +42,7 @@ CHECKSUMS = "amazon_history_price.sha256.json"
 """File in the data folder with size and sha256 of every published file."""
 # A codename stands inside "(1x codename)": no blanks, no brackets.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""What a category, and with it a codename, may look like."""
 _PRICES = ("list_price", "highest_price", "lowest_price")
 
 
@@ -329,6 +330,7 @@ def price_field(record: Mapping[str, object], key: str) -> int:
 
 
 def json_kind(value: object) -> str:
+    """What a JSON value is, in words for a message."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}
     return names.get(type(value), "a number")
 
