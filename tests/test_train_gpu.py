@@ -148,7 +148,7 @@ def test_the_dry_run_says_what_the_paper_s_run_needs(capsys):
             "--gpu h200 --set model=owner/unheard-of",
             "the shapes of owner/unheard-of are not known here: fetch it first",
         ),
-        ("--gpu h200 --set model=/nowhere", "/nowhere is no folder, and no name on the hub"),
+        ("--gpu h200 --set model=/nowhere", "/nowhere: no such folder or file"),
         ("--set sampler_options.warmth=1", "unknown option 'warmth'"),
         ("--set task=buyer --set task_options.turns=none", "whole number from 1"),
         ("--set task=buyer --set task_options.seller=nobody", "unknown seller 'nobody'"),
