@@ -5,6 +5,8 @@ import os
 import pty
 import re
 import select
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +18,9 @@ from negolab.catalog import SAMPLE, load_catalog
 from negolab.cli import main
 from negolab.scenario import Schedule, regime
 from negolab.store import EPISODES, Run
+from negolab.trainer import records
 from runs import default_interrupt
+from training_folders import write_run
 
 ITEM = "audio-gear_1"
 
@@ -33,8 +37,6 @@ def run_folder(tmp_path_factory):
 @pytest.fixture
 def copy(run_folder, tmp_path):
     """The same run, to be damaged."""
-    import shutil
-
     return shutil.copytree(run_folder, tmp_path / "copy")
 
 
@@ -144,6 +146,31 @@ def test_show_refuses_in_one_line(run_folder, tmp_path, capsys):
     assert "give one of the two" in refused(capsys, "show", run_folder, "--json", "--html", tmp_path / "x.html")
     assert "not allowed with" in refused(capsys, "show", run_folder, "--episode", 1, "--pick", "best")
     assert "invalid choice" in refused(capsys, "show", run_folder, "--pick", "nicest")
+
+
+def test_show_of_a_training_run_names_what_can_be_shown(run_folder, tmp_path, capsys):
+    """Two real runs in the places where training puts its evaluations, and one that is still without an episode."""
+    run = write_run(tmp_path / "my runs" / "seller", "seller", steps=4)
+    where = f"{run} is a training run"
+    told = refused(capsys, "show", run)
+    assert f"{where}; it holds no evaluation" in told and "02_training_dynamics -p runs '" in told
+    for step in (0, 4):
+        shutil.copytree(run_folder, run / "evals" / f"step-{step:06d}" / "in_distribution")
+    (run / "evals" / "step-000002" / "in_distribution").mkdir(parents=True)
+    told = refused(capsys, "show", run)
+    assert told.count("in_distribution") == 2 and "step-000002" not in told
+    listed = told[told.index("look at: ") :].removeprefix("look at: ").partition(". Its curves")[0]
+    for path in shlex.split(listed.replace(",", "")):
+        assert main(["show", path]) == 0  # as it was printed
+    capsys.readouterr()
+    for step in range(10, 18):
+        shutil.copytree(run_folder, run / "evals" / f"step-{step:06d}" / "in_distribution")
+    told = refused(capsys, "show", run)
+    assert told.count("in_distribution") == 6 and "..." in told and "step-000017" in told
+    tuned = records.new_manifest({}, {"name": "sft"}, {})
+    (tmp_path / "sft").mkdir()
+    records.write_whole(tmp_path / "sft" / "manifest.json", orjson.dumps(tuned))
+    assert f"Its curves are in {tmp_path / 'sft' / 'metrics.csv'}" in refused(capsys, "show", tmp_path / "sft")
 
 
 def test_show_of_a_run_without_violations_says_so(tmp_path, capsys):

@@ -54,14 +54,18 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Choose the episodes, read only those, show them."""
+    from pathlib import Path
+
     from negolab.errors import NegolabError
     from negolab.store import Run
+    from negolab.trainer.records import check_no_training
     from negolab.transcripts import to_html
 
     if args.json and args.html is not None:
         raise NegolabError("--json prints and --html writes a page; give one of the two")
     if args.html is not None:
         check_page_path(args.html)
+    check_no_training(Path(args.run_folder))
     source = Run(args.run_folder)
     chosen = list(dict.fromkeys(args.episode or _picked(source, args.pick or ["first"])))
     kinds = player_kinds(source.manifest)

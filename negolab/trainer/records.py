@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -26,6 +27,8 @@ from negolab.trainer.checkpoints import unwritten
 
 MANIFEST, METRICS, TIMINGS, EVALUATIONS = "manifest.json", "metrics.csv", "timings.csv", "eval.csv"
 LOCK = "run.lock"
+FORMAT = "negolab-training-1"
+"""Of a training run's manifest, of whatever kind."""
 _DECIDING = (
     *("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "markets", "rows", "sampler", "task"),
     *("evaluation", "preparation", "sft", "sft_data", "sft_trainer", "trl_common", "vllm_sampler"),
@@ -44,7 +47,7 @@ def new_manifest(settings: Mapping[str, Any], task: Mapping[str, Any], more: Map
         if path.exists():
             digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     plain = {
-        "format": "negolab-training-1",
+        "format": FORMAT,
         "negolab": negolab.__version__,
         "code_sha256": code_sha256(),
         "trainer_sha256": digest.hexdigest(),
@@ -66,6 +69,43 @@ def check_place(folder: Path) -> None:
         there = [path.name for path in folder.iterdir() if path.name not in (LOCK, MANIFEST + ".tmp")]
         if there:
             raise NegolabError(f"--out {folder} is not empty and no training run; give a new folder")
+
+
+def check_no_training(folder: Path) -> None:
+    """For commands that read episodes. Raises ``NegolabError`` where ``folder`` is a training run's, with the folders
+    inside that hold some; whatever else is wrong with it is for others to say."""
+    known = read_known(folder)
+    if known is None:
+        return
+    runs = sorted((folder / "evals").glob("step-*/*/episodes.jsonl"))
+    shown = [shlex.quote(str(path.parent)) for path in runs if (path.parent / MANIFEST).is_file()]
+    told = f"{folder} is a training run; "
+    if shown:
+        listed = shown if len(shown) <= _LISTED else [*shown[: _LISTED // 2], "...", *shown[-_LISTED // 2 :]]
+        told += f"its evaluations hold episodes to look at: {', '.join(listed)}"
+    else:
+        told += "it holds no evaluation, and so no episodes to look at"
+    task = known.get("task")
+    notebook = _CURVES.get(str(task.get("name")) if isinstance(task, dict) else "")
+    if notebook is None:
+        raise NegolabError(f"{told}. Its curves are in {folder / METRICS}")
+    raise NegolabError(
+        f"{told}. Its curves: negolab notebooks run --only {notebook} -p runs {shlex.quote(str(folder))}"
+    )
+
+
+_LISTED = 6
+_CURVES = {"seller": "02_training_dynamics", "buyer": "08_buyer_training"}
+"""Notebooks by the task whose runs they draw."""
+
+
+def read_known(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a training run that is there; None where there is none, or it cannot be read."""
+    try:
+        found = orjson.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("format") == FORMAT else None
 
 
 def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
