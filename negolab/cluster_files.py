@@ -26,15 +26,12 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from negolab.catalog import NAME, Listing, Product, json_kind, price_field, read_json, text_field
 from negolab.clusters import SPLITS, Cluster
 from negolab.errors import NegolabError
 from negolab.money import dollars
-
-if TYPE_CHECKING:
-    import _csv
 
 _NAME_RULE = "letters, digits, hyphens and underscores only"
 _OF_CLUSTER = ("category", "kind", "split")
@@ -136,7 +133,7 @@ def _csv_groups(path: Path) -> tuple[list[_Group], bytes]:
     return list(groups.values()), content
 
 
-def _lines(path: Path, reader: "_csv._reader") -> Iterator[tuple[str, list[str]]]:
+def _lines(path: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
     """Rows with the line where each begins; blank lines are skipped."""
     begins = reader.line_num + 1
     for values in reader:

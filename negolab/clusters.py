@@ -87,8 +87,8 @@ class ClusterCatalog:
         return {cluster.name: cluster for cluster in self.clusters}
 
     def split(self, name: str) -> list[Cluster]:
-        """Clusters of a split in the catalogue's order: ``train``, ``test``, ``held_out``, ``all``, or a JSON file with a
-        list of cluster names.
+        """Clusters of a split in the catalogue's order: ``train``, ``test``, ``held_out``, ``all``, or a JSON file that
+        lists cluster names.
 
         Raises ``NegolabError`` for any other name, for fixed splits where the source states none, and for a file that
         is not a list of known cluster names.
@@ -157,7 +157,7 @@ def _files_in(place: Path) -> list[Path]:
         raise NegolabError(f"folder {place} holds no .csv and no .json file; {_allowed()}")
     if len(files) > 1 and not any(path.suffix.lower() == ".json" for path in files):
         raise NegolabError(f"folder {place} holds {len(files)} .csv files; name the one with the clusters")
-    return files
+    return sorted(files)
 
 
 def _from_file(path: Path) -> ClusterCatalog:

@@ -1,13 +1,16 @@
-"""``negolab data``: fetch the published catalogue, and say what a catalogue holds."""
+"""``negolab data``: fetch the published catalogue, and say what a catalogue and its clusters hold."""
 
 import argparse
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from negolab.catalog import SAMPLE, Catalog, Product, load_catalog, price_field
+from negolab.clusters import SPLITS, Cluster, ClusterCatalog, load_clusters
+from negolab.errors import NegolabError
+from negolab.money import dollars
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -20,7 +23,7 @@ SHOWN_PROBLEMS = 20
 
 def add_parser(subparsers: "Subparsers") -> None:
     """Register ``negolab data`` with its sub-commands; each sets ``args.run``."""
-    data = subparsers.add_parser("data", help="fetch the product catalogue, or summarise one")
+    data = subparsers.add_parser("data", help="fetch the product catalogue, or summarise one and its clusters")
     commands = data.add_subparsers(dest="data_command", metavar="COMMAND", required=True)
     fetch = commands.add_parser(
         "fetch",
@@ -44,6 +47,27 @@ def add_parser(subparsers: "Subparsers") -> None:
     )
     summary.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     summary.set_defaults(run=run_summary)
+    clusters = commands.add_parser(
+        "clusters",
+        help="print which clusters of substitutable products there are",
+        description="Print the clusters of substitutable products that markets of several items are drawn from.",
+    )
+    clusters.add_argument(
+        "--data",
+        metavar="SOURCE",
+        default=SAMPLE,
+        help="sample, auto, the published catalogue's folder, or your own .csv or .json file (default: %(default)s)",
+    )
+    clusters.add_argument(
+        "--split",
+        metavar="NAME",
+        default="all",
+        help="train, test, held_out, all, or a JSON file with a list of cluster names (default: %(default)s)",
+    )
+    shown = clusters.add_mutually_exclusive_group()
+    shown.add_argument("--list", action="store_true", help="print one line for each cluster")
+    shown.add_argument("--show", metavar="CLUSTER", help="print one cluster and its products")
+    clusters.set_defaults(run=run_clusters)
 
 
 def run_fetch(args: argparse.Namespace) -> int:
@@ -69,6 +93,96 @@ def run_summary(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(found)))
     return 0
+
+
+def run_clusters(args: argparse.Namespace) -> int:
+    """``negolab data clusters``: 0 for every readable source. Raises ``NegolabError`` for an unknown cluster."""
+    catalog = load_clusters(args.data)
+    clusters = catalog.split(args.split)
+    if args.show is not None:
+        cluster = next((cluster for cluster in clusters if cluster.name == args.show), None)
+        if cluster is None:
+            raise NegolabError(
+                f"cluster {args.show!r} is not in split {args.split!r} of clusters {catalog.name!r}; "
+                "`negolab data clusters --list` with the same --data and --split lists what is there"
+            )
+        print("\n".join(_shown_cluster(cluster, catalog)))
+    elif args.list:
+        for cluster in clusters:
+            print(f"{cluster.name}: {len(cluster.products)} products, {cluster.kind} ({cluster.category})")
+    else:
+        parts = {name: part for part, names in catalog.splits.items() for name in names}
+        print("\n".join([f"clusters of: {catalog.name}", *cluster_lines(clusters, parts, catalog.brands)]))
+        print(f"rule: {catalog.rule}\nfingerprint: {catalog.fingerprint}\ndata sha256: {catalog.data_sha256}")
+        print("".join(f"note: {note}\n" for note in catalog.notes), end="")
+    return 0
+
+
+def cluster_lines(clusters: Sequence[Cluster], parts: Mapping[str, str], brands: Mapping[str, str]) -> list[str]:
+    """What clusters are like, line by line, beside the paper's own (2609.33289, section 6).
+
+    ``parts``: split by cluster name; ``brands``: brand by codename. Brands are counted where all products of a cluster
+    have one, list prices are those of all products.
+    """
+    products = [product for cluster in clusters for product in cluster.products]
+    lines = [f"clusters: {len(clusters)}", f"products: {len(products)}"]
+    for part in (*SPLITS, ""):
+        own = [cluster for cluster in clusters if parts.get(cluster.name, "") == part]
+        if own:
+            counts = Counter(cluster.category for cluster in own)
+            named = ", ".join(f"{category} {count}" for category, count in counts.items())
+            lines.append(f"{part or 'without a split'}: {len(own)} ({named})")
+    spreads = sorted(list_spread(cluster) for cluster in clusters)
+    named = [len(set(found)) for cluster in clusters if all(found := brands_in(cluster, brands))]
+    full = sum(count == 5 for count in named)
+    held = [p for cluster in clusters if parts.get(cluster.name) == "held_out" for p in cluster.products]
+    rest = [p for cluster in clusters if parts.get(cluster.name) != "held_out" for p in cluster.products]
+    if spreads:
+        lines.append(
+            f"dearest / cheapest list price of a cluster: median {quantile(spreads, 50):.2f}, "
+            f"from {spreads[0]:.2f} to {spreads[-1]:.2f} (paper: median 1.85)"
+        )
+    if named:
+        lines.append(
+            f"brands of a cluster, in the {len(named)} where all products have one: mean "
+            f"{statistics.fmean(named):.2f}, {100 * full / len(named):.0f} % have five (paper: 4.4, 59 %)"
+        )
+    if rest:
+        lines.append(f"median list price: {_median_dollars(rest)} (paper: $44.10)")
+    if held:
+        lines.append(f"median list price, held-out category: {_median_dollars(held)} (paper: $165.49)")
+    return lines
+
+
+def list_spread(cluster: Cluster) -> float:
+    """The cluster's dearest list price over its cheapest."""
+    prices = [product.listing.list_cents for product in cluster.products]
+    return max(prices) / min(prices)
+
+
+def brands_in(cluster: Cluster, brands: Mapping[str, str]) -> list[str]:
+    """The brand of each product of a cluster, "" where none is known."""
+    return [brands.get(product.listing.codename, "") for product in cluster.products]
+
+
+def _median_dollars(products: Sequence[Product]) -> str:
+    return f"${statistics.median(product.listing.list_cents for product in products) / 100:.2f}"
+
+
+def _shown_cluster(cluster: Cluster, catalog: ClusterCatalog) -> list[str]:
+    parts = [part for part, names in catalog.splits.items() if cluster.name in names]
+    lines = [
+        f"cluster: {cluster.name}",
+        f"category: {cluster.category}",
+        f"kind: {cluster.kind}",
+        f"split: {', '.join(parts) or 'none'}",
+        f"dearest / cheapest list price: {list_spread(cluster):.2f}",
+    ]
+    for product, brand in zip(cluster.products, brands_in(cluster, catalog.brands), strict=True):
+        listing = product.listing
+        prices = f"list {dollars(listing.list_cents)}, cost {dollars(product.cost_cents)}"
+        lines += [f"{listing.codename}: {prices}{f', {brand}' if brand else ''}", f"  {listing.title}"]
+    return lines
 
 
 def summarise(catalog: Catalog) -> dict[str, Any]:
