@@ -162,7 +162,7 @@ def _joined(made: Plan, ray: str | None, workers: int | None) -> AbstractContext
 
 def summarise_run(run: Run) -> dict[str, Estimate]:
     """Metrics of a complete run, read back from its episodes. Raises ``DamagedRun`` where one cannot be trusted."""
-    summary = Summary(metrics_of(run.manifest["settings"]["regime"].get("game", "market")))
+    summary = Summary(metrics_of(*run.game))
     for episode in run.episodes(complete=True):
         summary.add(episode)
     return summary.estimates()

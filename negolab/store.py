@@ -36,11 +36,13 @@ _MAX_PER_PRODUCT = 1_000_000  # the most that a schedule allows
 # colour must not keep a run from being resumed.
 _DECIDING = (
     "catalog.py",
+    "clusters.py",
     "environment",
     "episodes.py",
     "games.py",
-    "metrics.py",
+    "metrics",
     "money.py",
+    "oracle.py",
     "parser",
     "policies",
     "prompts",
@@ -216,6 +218,12 @@ class Run:
     def n(self) -> int:
         """Episodes that the run owes in all."""
         return int(self.manifest["episodes"])
+
+    @property
+    def game(self) -> tuple[str, str]:
+        """Whose rules were played and how replies are written: a regime's ``game`` and ``protocol``."""
+        regime = self.manifest["settings"]["regime"]
+        return regime.get("game", "market"), regime.get("protocol", "lines")
 
     def lines(self) -> Iterator[Line]:
         """The stored lines, unchecked beyond their checksum."""

@@ -209,7 +209,7 @@ def verify(folder: str | Path) -> Report:
     scripted = _scripted(run, schedule, report) if same_code else {}
     # Where everybody is scripted the whole record is made anew, to the byte; else every scripted reply is.
     whole = Scripted(scripted.pop(""), scripted) if len(scripted) > len(schedule.regime.buyer_types) else None
-    summary, foreign, otherwise = Summary(metrics_of(schedule.regime.game)), 0, 0
+    summary, foreign, otherwise = Summary(metrics_of(schedule.regime.game, schedule.regime.protocol)), 0, 0
     seen, last, ordered = bytearray(run.n), -1, True
     for number, line in enumerate(run.lines(), 1):
         if line.data is None:

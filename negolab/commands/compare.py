@@ -34,7 +34,7 @@ PAPER_METRICS = (
 def run(args: argparse.Namespace) -> int:
     """Print one table per compared run."""
     from negolab.errors import NegolabError
-    from negolab.metrics import FOUR_PHASES, metrics_of, paired
+    from negolab.metrics import FOUR_PHASES, SIX, metrics_of, paired
     from negolab.report import columns, note
     from negolab.store import Run
 
@@ -42,11 +42,16 @@ def run(args: argparse.Namespace) -> int:
         raise NegolabError("compare needs at least two run folders: the baseline first")
     runs = [Run(folder) for folder in args.runs]
     base = runs[0]
-    games = {_game(run) for run in runs}
+    games = {run.game for run in runs}
     if len(games) > 1:
-        raise NegolabError(f"runs of different games cannot be compared: {', '.join(sorted(games))}")
-    known = metrics_of(_game(base))
-    short = PAPER_METRICS if _game(base) == "market" else (*FOUR_PHASES, "violation_rate")
+        shown = ", ".join(sorted(f"{game} in {protocol}" for game, protocol in games))
+        raise NegolabError(f"runs of different games cannot be compared: {shown}")
+    known = metrics_of(*base.game)
+    short = {
+        ("market", "lines"): PAPER_METRICS,
+        ("market", "tags"): (*SIX, "distinct_buyers"),
+        ("bilateral", "lines"): (*FOUR_PHASES, "violation_rate"),
+    }[base.game]
     chosen = {name: known[name] for name in (known if args.all_metrics else short)}
     for other in runs[1:]:
         # Complete runs only: what an unfinished one lacks are its longest episodes, not a random part.
@@ -81,18 +86,14 @@ def _caveats(base: "Run", other: "Run", common: int) -> list[str]:
         found.append(f"compared on {common} of {other.n} and {base.n} markets: the others are in one run only")
     if base.manifest.get("code_sha256") != other.manifest.get("code_sha256"):
         found.append(f"{other.folder} and {base.folder} were made by different versions of the code")
-    side, word = ("buyers", "buyers") if _game(base) == "market" else ("seller", "sellers")
+    side, word = ("buyers", "buyers") if base.game[0] == "market" else ("seller", "sellers")
     if base.manifest["players"][side] != other.manifest["players"][side]:
         found.append(f"{other.folder} and {base.folder} were played against different {word}")
     return found
 
 
-def _game(run: "Run") -> str:
-    return str(run.manifest["settings"]["regime"].get("game", "market"))
-
-
 def _name(run: "Run") -> str:
     """Who is evaluated in the run."""
     players = run.manifest["players"]
-    (learner,) = players["buyers"].values() if _game(run) == "bilateral" else (players["seller"],)
+    (learner,) = players["buyers"].values() if run.game[0] == "bilateral" else (players["seller"],)
     return str(learner["name"])

@@ -183,7 +183,7 @@ def metrics(panel: Panel) -> pd.DataFrame:
     """``seller, metric, mean, se, se_clustered, n``: what ``side_by_side`` reads."""
     rows = []
     for seller, runs in panel.items():
-        summary = Summary()
+        summary = Summary(METRICS)
         for episode in episodes(runs):
             summary.add(episode)
         rows += [{"seller": seller, "metric": name, **e._asdict()} for name, e in summary.estimates().items()]
