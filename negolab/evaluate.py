@@ -13,6 +13,7 @@ from typing import Protocol
 from negolab import costs
 from negolab.catalog import SAMPLE, Catalog
 from negolab.cluster import Cluster, joined
+from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary, metrics_of
 from negolab.plan import Plan, Settings, plan
@@ -46,7 +47,7 @@ class Watcher(Protocol):
 def evaluate(
     settings: Settings | Plan,
     out: str | Path,
-    data: str | Path | Catalog = SAMPLE,
+    data: str | Path | Catalog | ClusterCatalog = SAMPLE,
     *,
     workers: int | None = 1,
     ray: str | None = None,

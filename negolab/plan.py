@@ -1,18 +1,19 @@
 """What decides a run: settings, checked, with everything they name loaded. Nothing is played here."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from negolab.catalog import SAMPLE, Catalog, load_catalog
+from negolab.clusters import ClusterCatalog, load_clusters
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy
 from negolab.policies.cast import Cast, make_cast
-from negolab.policies.registry import SELLERS, is_scripted
+from negolab.policies.registry import is_scripted
 from negolab.policies.spec import ModelSpec
-from negolab.scenario import Schedule, regime
+from negolab.scenario import Regime, Schedule, Unit, regime
 from negolab.store import new_manifest
 
 
@@ -27,11 +28,11 @@ class Settings:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     """Overridden regime knobs (``Regime``'s fields)."""
     split: str = "test"
-    """``train``, ``test``, ``all``, or the path of a JSON list of codenames."""
+    """``train``, ``test``, ``all``, with clusters also ``held_out``, or the path of a JSON list of names."""
     per_product: int = 2
-    """Episodes for each product (the paper's group size at evaluation)."""
+    """Episodes for each product, or cluster of products (the paper's group size at evaluation)."""
     products: int | None = None
-    """Play only the split's first so many products; None: all."""
+    """Play only the split's first so many products, or clusters; None: all."""
     seed: int = 0
     buyers: Mapping[str, str | ModelSpec] = field(default_factory=dict)
     """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted. The
@@ -43,16 +44,16 @@ class Plan:
     """Checked settings with everything they name loaded."""
 
     settings: Settings
-    catalog: Catalog
+    catalog: Catalog | ClusterCatalog
     schedule: Schedule
     max_cost: float | None = None
     """No further episode is begun once the run has used so many dollars; None: no limit."""
     _cast: Cast | None = field(default=None, init=False, repr=False)
 
-    def __getstate__(self) -> tuple[Settings, Catalog, Schedule, float | None]:
+    def __getstate__(self) -> tuple[Settings, Catalog | ClusterCatalog, Schedule, float | None]:
         return self.settings, self.catalog, self.schedule, self.max_cost  # players are made anew in every process
 
-    def __setstate__(self, state: tuple[Settings, Catalog, Schedule, float | None]) -> None:
+    def __setstate__(self, state: tuple[Settings, Catalog | ClusterCatalog, Schedule, float | None]) -> None:
         self.settings, self.catalog, self.schedule, self.max_cost = state
         self._cast = None
 
@@ -61,7 +62,8 @@ class Plan:
         """What a user should know before trusting the numbers."""
         left_out = [f"left out: {problem}" for problem in self.catalog.problems]
         asked, there = self.settings.products, len(self.schedule.units)
-        short = [f"the split has {there} products, not {asked}"] if asked is not None and there < asked else []
+        what = "products" if self.schedule.regime.n_items == 1 else "clusters"
+        short = [f"the split has {there} {what}, not {asked}"] if asked is not None and there < asked else []
         return [*self.catalog.notes, *left_out, *short, *self.schedule.regime.warnings]
 
     def cast(self) -> Cast:
@@ -78,9 +80,12 @@ class Plan:
     @property
     def scripted(self) -> bool:
         """Whether all players are this package's scripted ones, who can be asked again."""
-        game, buyers = self.schedule.regime.game, self.settings.buyers.values()
+        buyers = self.settings.buyers.values()
         sides = (("seller", self.settings.seller), *(("buyer", buyer) for buyer in buyers))
-        return all(is_scripted(side, player, game) for side, player in sides)
+        return all(self._is_scripted(side, player) for side, player in sides)
+
+    def _is_scripted(self, side: str, player: object) -> bool:
+        return is_scripted(side, player, self.schedule.regime.game, self.schedule.regime.protocol)
 
     @property
     def who(self) -> str:
@@ -93,7 +98,7 @@ class Plan:
                 f"{cast.seller.name} ({self._kind('seller', cast.seller, self.settings.seller)})"
             )
         modelled = [kind for kind, buyer in cast.buyers.items() if buyer in cast.models]
-        own = "scripted" if self.settings.seller in SELLERS else "your own"
+        own = "scripted" if self._is_scripted("seller", self.settings.seller) else "your own"
         seller = "language model" if cast.seller in cast.models else own
         name = self.settings.seller if own == "your own" and seller == own else cast.seller.name
         names = ", ".join(dict.fromkeys(cast.buyers[kind].name for kind in modelled))
@@ -106,7 +111,7 @@ class Plan:
         """What kind of player plays a side of the bilateral game."""
         if player in self.cast().models:
             return "language model"
-        return "scripted" if is_scripted(side, named, "bilateral") else "your own"
+        return "scripted" if self._is_scripted(side, named) else "your own"
 
     def manifest(self) -> dict[str, Any]:
         """The run's manifest."""
@@ -129,15 +134,21 @@ class Plan:
         return new_manifest(settings, players, data, self.schedule.units, len(self.schedule))
 
 
-def plan(settings: Settings, data: str | Path | Catalog = SAMPLE) -> Plan:
+def catalog_for(drawn: Regime, data: str | Path) -> Catalog | ClusterCatalog:
+    """What the regime's markets are drawn from: products, or clusters of them where several items are sold. Raises
+    ``NegolabError`` for a source that cannot be used."""
+    return load_clusters(data) if drawn.n_items > 1 else load_catalog(data)
+
+
+def plan(settings: Settings, data: str | Path | Catalog | ClusterCatalog = SAMPLE) -> Plan:
     """Load what the settings name and check them. Raises ``NegolabError`` for the first thing that is wrong."""
     knobs = {k: v for k, v in settings.knobs.items() if v is not None}
     chosen = regime(settings.regime, **knobs)
     if settings.products is not None and (type(settings.products) is not int or settings.products < 1):
         raise NegolabError(f"products is {settings.products!r}; allowed: a whole number from 1, or nothing for all")
-    catalog = data if isinstance(data, Catalog) else load_catalog(data)
-    products = catalog.split(settings.split)[: settings.products]
-    schedule = Schedule(chosen, products, seed=settings.seed, per_product=settings.per_product)
+    catalog = data if isinstance(data, Catalog | ClusterCatalog) else catalog_for(chosen, data)
+    units: Sequence[Unit] = catalog.split(settings.split)[: settings.products]
+    schedule = Schedule(chosen, units, seed=settings.seed, per_product=settings.per_product)
     made = Plan(settings, catalog, schedule)
     made.cast()  # an unknown player is an error now, not after the folder exists
     return made

@@ -278,8 +278,10 @@ def _scripted(run: Run, schedule: Schedule, report: Report) -> dict[str, Policy]
             if is_scripted(side, player, "bilateral"):
                 made[kind] = make_bilateral(side, player)
     else:
-        made |= {"": make_seller(name, schedule)} if is_scripted("seller", name, "market") else {}
-        made |= make_buyers([kind for kind in schedule.regime.buyer_types if "engine" not in players["buyers"][kind]])
+        protocol = schedule.regime.protocol
+        made |= {"": make_seller(name, schedule)} if is_scripted("seller", name, "market", protocol) else {}
+        scripted = [kind for kind in schedule.regime.buyer_types if "engine" not in players["buyers"][kind]]
+        made |= make_buyers(scripted, protocol)
     stored = {"": players["seller"], **players["buyers"]}
     if any(orjson.loads(orjson.dumps(player.describe())) != stored[kind] for kind, player in made.items()):
         report.problems.append("the manifest's players are not the scripted players that its settings name")

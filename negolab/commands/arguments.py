@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from negolab.catalog import SAMPLE
 from negolab.errors import NegolabError
 from negolab.money import MAX_CENTS, cents_from_text, dollars
-from negolab.scenario import GAMES, PERSONAS, REGIMES, Interval
+from negolab.scenario import GAMES, PERSONAS, PROTOCOLS, REGIMES, Interval
 
 if TYPE_CHECKING:
     from negolab.policies.spec import ModelSpec
@@ -54,6 +54,14 @@ def interval(text: str) -> Interval:
     return low, high
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1, in plain ASCII decimals."""
+    found = _INTERVAL.fullmatch(text.strip())
+    if found is None or found[2] or len(text) > 60 or float(found[1]) > 1:
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not allowed: give a number from 0 to 1, such as 0.5")
+    return float(found[1])
+
+
 def intervals(text: str) -> tuple[Interval, ...]:
     """``0.40-0.55,0.65-0.80``."""
     return tuple(interval(part) for part in text.split(","))
@@ -79,7 +87,8 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         default=SAMPLE,
         metavar="DIR",
         help="catalogue folder (see `negolab data fetch`), sample (the bundled synthetic one, the default), or auto: "
-        "$NEGOLAB_DATA or data/AmazonHistoryPrice if there, else the sample",
+        "$NEGOLAB_DATA or data/AmazonHistoryPrice if there, else the sample; for markets of several items also a CSV "
+        "or JSON file of clusters",
     )
 
 
@@ -90,8 +99,9 @@ def add_players(parser: argparse.ArgumentParser, required: bool = True) -> None:
         "--seller",
         required=required,
         metavar="NAME",
-        help="random, satisficer, greedy, prober, oracle; module:factory for one of your own; or a language model as "
-        "transformers:MODEL, vllm:MODEL or openai:MODEL",
+        help="random, satisficer, greedy, prober, oracle, with several items random, satisficer, early-closer, "
+        "screener, oracle; module:factory for one of your own; or a language model as transformers:MODEL, vllm:MODEL "
+        "or openai:MODEL",
     )
     group.add_argument(
         "--seller-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the selling model"
@@ -172,6 +182,19 @@ def add_market(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--budgets", type=intervals, metavar="LO-HI,...", help="budget tiers as fractions of list price")
     group.add_argument("--first-offer", metavar="LO-HI|free", type=first_offer, help="regulated first offer, or 'free'")
     group.add_argument("--buyer-types", type=names, metavar="A,B", help="types drawn for each buyer")
+    group.add_argument(
+        "--protocol", choices=PROTOCOLS, help="how replies are written; the regimes multi_* have tags, the others lines"
+    )
+    group.add_argument("--items", type=whole(1, 100), metavar="M", help="items on sale; several need tags")
+    group.add_argument(
+        "--first-offer-rate", type=share, metavar="P", help="probability that a buyer's first offer is regulated"
+    )
+    group.add_argument(
+        "--item-correlation", type=share, metavar="R", help="how far buyers agree on what an item is worth, 0 to 1"
+    )
+    group.add_argument(
+        "--buyer-correlation", type=share, metavar="R", help="how far a buyer values all items alike, 0 to 1"
+    )
 
 
 def add_bilateral(parser: argparse.ArgumentParser) -> None:
@@ -202,6 +225,8 @@ def bilateral_knobs(args: argparse.Namespace) -> dict[str, Any]:
         "--first-offer": args.first_offer,
     }
     market |= {"--buyer-types": args.buyer_types, "--regime": args.regime, "--buyer-model": args.buyer_model or None}
+    market |= {"--protocol": args.protocol, "--items": args.items, "--first-offer-rate": args.first_offer_rate}
+    market |= {"--item-correlation": args.item_correlation, "--buyer-correlation": args.buyer_correlation}
     given = [option for option, value in market.items() if value is not None]
     if given:
         raise NegolabError(f"{given[0]} is an option of the market; the bilateral game has --buyer, --turns, --budgets")
@@ -232,5 +257,10 @@ def market_knobs(args: argparse.Namespace) -> dict[str, Any]:
         "budget_tiers": args.budgets,
         "first_offer": args.first_offer,
         "buyer_types": args.buyer_types,
+        "protocol": args.protocol,
+        "n_items": args.items,
+        "first_offer_rate": args.first_offer_rate,
+        "item_correlation": args.item_correlation,
+        "buyer_correlation": args.buyer_correlation,
     }
     return {name: value for name, value in knobs.items() if value is not None}

@@ -79,6 +79,8 @@ def _schedule(args: argparse.Namespace) -> "Schedule":
     chosen = regime(args.regime, **market_knobs(args))
     if chosen.game != "market":
         raise NegolabError(f"people play the market; {chosen.name} is another game, see `negolab evaluate --game`")
+    if chosen.protocol != "lines":
+        raise NegolabError(f"people play the market of one item, in lines; {chosen.name} is written with tags")
     if args.seat == "buyer" and (args.slot or 1) > chosen.n_buyers:
         raise NegolabError(f"--slot {args.slot}: this market has buyers 1 to {chosen.n_buyers}")
     catalog = load_catalog(args.data)

@@ -88,20 +88,22 @@ class Cast:
 
 
 def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
-    """The openings and the seller's first message on the products with the longest texts."""
-    lengths = {p.listing.codename: len(p.listing.title) + len(p.listing.description) for p in schedule.products}
-    wanted = set(sorted(lengths, key=lambda codename: -lengths[codename])[:longest])
-    for episode in range(len(schedule)):
-        codename = schedule[episode].product.listing.codename
-        if codename in wanted:
-            wanted.remove(codename)
+    """The openings and the seller's first message in the markets with the longest texts."""
+    lengths: dict[int, int] = {}  # by the first episode of a unit
+    for episode in range(0, len(schedule), schedule.per_product):
+        listings = [product.listing for product in schedule[episode].products]
+        lengths[episode] = sum(len(listing.title) + len(listing.description) for listing in listings)
+    wanted = set(sorted(lengths, key=lambda at: -lengths[at])[:longest])
+    for episode in lengths:
+        if episode in wanted:
+            wanted.remove(episode)
             env = game_of(schedule[episode]).environment(schedule[episode])
             openings = env.requests()
             yield from openings
-            # The guard's move is legal whatever was fixed; where nobody plays for the buyer, the least bid is.
+            # Where the first offer is fixed the guard's move makes it; elsewhere the least bid is legal.
             least = Move("BUY", ((1, 1),), None, "", "")
-            market = schedule.regime.game == "market"
-            env.submit({r.seat: env.fallback(r.seat) if market else least for r in openings})
+            fixed = [r.seat for r in openings if getattr(r.view, "openings", None) is not None]
+            env.submit({r.seat: env.fallback(r.seat) if r.seat in fixed else least for r in openings})
             yield from env.requests()
         if not wanted:
             return
@@ -122,7 +124,7 @@ def make_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], sc
         raise NegolabError(f"the market's buyers are scripted by their type, or language models; {named!r} is neither")
     seller = _spec_or_name(seller)
     models = make_models([spec for spec in (seller, *by_type.values()) if isinstance(spec, ModelSpec)])
-    scripted = make_buyers([kind for kind in types if kind not in by_type])
+    scripted = make_buyers([kind for kind in types if kind not in by_type], schedule.regime.protocol)
     return Cast(
         models[seller] if isinstance(seller, ModelSpec) else make_seller(seller, schedule),
         {kind: models[by_type[kind]] if kind in by_type else scripted[kind] for kind in types},

@@ -90,7 +90,7 @@ def make_bilateral(side: str, name: str) -> Policy:
     return _own_player(side, module, factory, {*BILATERAL_SELLERS, *BILATERAL_BUYERS})
 
 
-def is_scripted(side: str, name: object, game: str) -> bool:
+def is_scripted(side: str, name: object, game: str, protocol: str = "lines") -> bool:
     """Whether ``name`` is one of this package's players for the ``side`` (``seller`` or ``buyer``) of ``game``."""
     if game == "market":
         return name in (SELLERS if side == "seller" else BUYERS)
@@ -142,6 +142,6 @@ def make_models(specs: Iterable[ModelSpec]) -> dict[ModelSpec, LanguageModel]:
     return made
 
 
-def make_buyers(types: Iterable[str]) -> dict[str, Policy]:
+def make_buyers(types: Iterable[str], protocol: str = "lines") -> dict[str, Policy]:
     """One scripted buyer per type named. Raises ``NegolabError`` for a type that does not exist."""
     return {name: ScriptedBuyer(name) for name in types}
