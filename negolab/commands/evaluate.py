@@ -35,9 +35,14 @@ def add_parser(commands: Any) -> None:
         "the same command again to resume or to reprint.",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder: new, or this run's own to resume it")
-    parser.add_argument("--split", help="train, test, all, of clusters also held_out, or a JSON file with names (default: test)")
     parser.add_argument(
-        "--per-product", type=whole(1, 1_000_000), metavar="N", help="episodes per product, or cluster of products (default: 2)"
+        "--split", help="train, test, all, of clusters also held_out, or a JSON file with names (default: test)"
+    )
+    parser.add_argument(
+        "--per-product",
+        type=whole(1, 1_000_000),
+        metavar="N",
+        help="episodes per product, or cluster of products (default: 2)",
     )
     parser.add_argument("--products", type=whole(1), metavar="N", help="only the split's first N products, or clusters")
     parser.add_argument("--seed", type=whole(0, MAX_SEED), help="seed of all markets (default: 0)")
