@@ -243,7 +243,7 @@ def test_another_run_is_not_resumed_and_a_finished_one_is_left_alone(model, tmp_
     before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
     told = []
     assert sft.tune(given, tmp_path / "run", say=told.append, progress=False).steps_now == 0
-    assert told[-1] == f"{tmp_path / 'run'} is complete: 1 steps"
+    assert told[-1] == f"{tmp_path / 'run'} is complete: 1 step"
     with pytest.raises(NegolabError, match=r"holds another run \(settings.learning_rate: 0.001 there, 0.01 now"):
         sft.tune(given.changed({"learning_rate": 0.01}), tmp_path / "run", progress=False)
     with pytest.raises(NegolabError, match=r"settings.seats: \"learner\" there, \"all\" now.*; task.samples: 16 there"):

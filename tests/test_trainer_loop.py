@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -183,6 +184,41 @@ def test_a_finished_run_is_not_played_again(whole, base):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_a_finished_run_says_so_before_anything_is_loaded(whole, base, tmp_path):
+    """In a process of its own, from the command line: no torch, no transformers, whatever the run was made of."""
+    changes = [part for change in (f"model={base}", *CHANGES) for part in ("--set", change)]
+    program = (
+        "import sys; from negolab.cli import main; code = main(sys.argv[1:]); "
+        "print([name for name in ('torch', 'transformers', 'trl') if name in sys.modules]); sys.exit(code)"
+    )
+    command = [sys.executable, "-c", program, "train", "--profile", "smoke", *changes]
+    done = subprocess.run([*command, "--out", str(whole)], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == f"{whole} is complete: 4 steps\n", done.stderr
+    assert done.stdout == f"4 steps; the trained model: {whole / 'model'}\n[]\n"
+
+
+@pytest.mark.parametrize("what", ["model", "checkpoint", "settings", "base", "data"])
+def test_only_the_same_run_and_all_of_it_is_finished(whole, base, tmp_path, what):
+    out, given = tmp_path / "run", chosen(base)
+    shutil.copytree(whole, out)
+    assert loop._is_finished(given, out)
+    manifest = json.loads((out / "manifest.json").read_text())
+    if what == "model":
+        (out / "model" / "config.json").unlink()
+    elif what == "checkpoint":
+        shutil.rmtree(checkpoints.complete(out)[4])
+    elif what == "settings":
+        given = chosen(base, "learning_rate=0.001")
+    elif what == "base":
+        other = shutil.copytree(base, tmp_path / "other" / base.name)
+        (other / "config.json").write_text((other / "config.json").read_text() + " ")
+        given = chosen(other)
+    else:
+        manifest["task"]["data"]["sha256"] = "0" * 64
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    assert not loop._is_finished(given, out)
+
+
 def test_another_run_is_not_mixed_in(whole, base, tmp_path):
     with pytest.raises(NegolabError, match=r"holds another run \(settings.seed: 0 there, 5 now\)"):
         loop.train(chosen(base, "seed=5"), whole)
@@ -207,6 +243,45 @@ def test_equal_rewards_are_counted_and_change_no_weight(base, tmp_path, monkeypa
 
     first, last = load_file(base / "model.safetensors"), load_file(out / "model" / "model.safetensors")
     assert all(torch.equal(first[name], last[name]) for name in last)
+
+
+def told_without_a_terminal(base: Path, out: Path, *more: str) -> list[str]:
+    """What a process of ``negolab train`` writes to a standard error that is a pipe."""
+    changes = [part for change in (f"model={base}", *CHANGES) for part in ("--set", change)]
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); import test_trainer_loop as t; " + (
+        "t.SellerTask.reward = t.tokens_with_e; from negolab.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "train", "--profile", "smoke", *changes, *more, "--out", str(out)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+def test_without_a_terminal_lines_say_how_far_a_run_is(base, tmp_path):
+    told = [line for line in told_without_a_terminal(base, tmp_path / "run") if line.startswith("step ")]
+    number = r"[+-]\d\.\d{3}"
+    evaluated = rf"evaluated: in_distribution reward {number} ± \d\.\d{{3}} \(n = 2\)"
+    step = rf"reward {number}, violations \d\.\d{{3}}"
+    patterns = [
+        "step 0 of 4: evaluating on held-out products",
+        f"step 0 of 4: {evaluated}",
+        rf"step 1 of 4: {step}; \d+:\d\d left",
+        "step 2 of 4: evaluating on held-out products",
+        f"step 2 of 4: {evaluated}",
+        rf"step 4 of 4: {step}; took \d+:\d\d",
+        "step 4 of 4: evaluating on held-out products",
+        f"step 4 of 4: {evaluated}",
+    ]
+    assert len(told) == len(patterns), told
+    for line, pattern in zip(told, patterns, strict=True):
+        assert re.fullmatch(pattern, line), line
+    # The same numbers as in the tables, and a pipe that nobody wants to fill stays silent.
+    rewards = [row["mean"] for row in table(tmp_path / "run" / "eval.csv") if row["metric"] == "reward"]
+    assert [float(line.split("reward ")[1].split(" ")[0]) for line in told if "evaluated" in line] == [
+        pytest.approx(float(reward), abs=5e-4) for reward in rewards
+    ]
+    quiet = told_without_a_terminal(base, tmp_path / "quiet", "--quiet")
+    assert not [line for line in quiet if line.startswith("step ")]
 
 
 SLOW = """

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if not settings.model:
             raise NegolabError("--model is required: its tokenizer says what a token is")
         data = sft.read(settings)
-        for line in [*data.lines(), f"{sft.steps_of(settings, len(data.train)):,} steps of {settings.batch} samples."]:
+        for line in [*data.lines(), _amount(sft.steps_of(settings, len(data.train)), settings.batch)]:
             print(line)
         return 0
     found: Tuned | None = play(args, settings, sft.tune, say=_say)
@@ -74,12 +74,20 @@ def _say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def _amount(steps: int, batch: int) -> str:
+    from negolab.trainer.progress import counted
+
+    return f"{counted(steps, 'step')} of {counted(batch, 'sample')}."
+
+
 def summary(found: "Tuned") -> str:
     """Where a run lies, and what it did."""
-    lines = [f"{found.steps} steps; {found.folder}"]
+    from negolab.trainer.progress import counted
+
+    lines = [f"{counted(found.steps, 'step')}; {found.folder}"]
     if found.steps_now:
         lines.append(
-            f"loss {found.first_loss:.4f} in the first tenth of {found.steps_now} steps, {found.last_loss:.4f} in the "
-            f"last; {found.seconds / found.steps_now:.2f} seconds a step"
+            f"loss {found.first_loss:.4f} in the first tenth of {counted(found.steps_now, 'step')}, "
+            f"{found.last_loss:.4f} in the last; {found.seconds / found.steps_now:.2f} seconds a step"
         )
     return "\n".join(lines)

@@ -61,10 +61,12 @@ def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
 
 def summary(found: "Trained") -> str:
     """Where a run lies, and where its seconds went."""
-    lines = [f"{found.steps} steps; the trained model: {found.folder / 'model'}"]
+    from negolab.trainer.progress import counted
+
+    lines = [f"{counted(found.steps, 'step')}; the trained model: {found.folder / 'model'}"]
     if found.steps_now:
         each = {name: seconds / found.steps_now for name, seconds in found.seconds.items() if name != "whole"}
         parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in each.items())
         whole = found.seconds["whole"] / found.steps_now
-        lines.append(f"seconds for each of {found.steps_now} steps: {parts}; in all {whole:.2f}")
+        lines.append(f"seconds for each of {counted(found.steps_now, 'step')}: {parts}; in all {whole:.2f}")
     return "\n".join(lines)

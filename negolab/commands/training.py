@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add_settings(parser: argparse.ArgumentParser, profiles: str, required: bool = False) -> None:
-    """``--profile``, ``--set`` and ``--out``. ``profiles``: which there are, for the help."""
+    """``--profile``, ``--set``, ``--out`` and ``--quiet``. ``profiles``: which there are, for the help."""
     parser.add_argument("--profile", required=required, metavar="NAME", help=profiles)
     parser.add_argument(
         "--set",
@@ -18,6 +18,7 @@ def add_settings(parser: argparse.ArgumentParser, profiles: str, required: bool 
         help="a setting in place of the profile's; deeper ones as lora.rank=8",
     )
     parser.add_argument("--out", metavar="DIR", help="run folder: new, or this run's own to resume it")
+    parser.add_argument("--quiet", action="store_true", help="show no progress: neither a bar nor lines in its place")
 
 
 def add_list(parser: argparse.ArgumentParser, of: str) -> None:
@@ -48,6 +49,6 @@ def play(args: argparse.Namespace, settings: Any, train: Callable[..., Any], **o
     if not args.out:
         raise NegolabError("--out is required: the run folder")
     try:
-        return train(settings, args.out, **options)
+        return train(settings, args.out, progress=False if args.quiet else None, **options)
     except Elsewhere:
         return None

@@ -7,17 +7,19 @@ not: markets and replies are functions of (seed, step), and a step that had no c
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from negolab.catalog import AUTO, SAMPLE
+from negolab.catalog import AUTO, SAMPLE, find_data, load_catalog
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
+from negolab.policies.fingerprint import fingerprint
 from negolab.policies.spec import located
 from negolab.trainer import checkpoints, evaluation, records
 from negolab.trainer.advantages import advantages_of
@@ -33,6 +35,7 @@ from negolab.trainer.preparation import (
     make_task,
 )
 from negolab.trainer.processes import Elsewhere, Processes, as_known, known_to_all, together
+from negolab.trainer.progress import counted
 from negolab.trainer.rows import RowStatistics, rows_of, statistics_of
 from negolab.trainer.settings import TrainSettings
 from negolab.trainer.start import MODEL, Start
@@ -70,16 +73,21 @@ class Trained:
 def train(settings: TrainSettings, out: str | Path, *, say: Say | None = None, progress: bool | None = None) -> Trained:
     """Run or resume a training run in ``out``.
 
-    ``say`` gets lines for the user; ``progress``: show a bar, None: only on a terminal. Raises ``NegolabError`` for
-    whatever its user can mend, ``KeyboardInterrupt`` when interrupted, after a checkpoint of the last whole step.
+    ``say`` gets lines for the user; ``progress``: show it, None: as ``progress.Progress`` finds right. Raises
+    ``NegolabError`` for whatever its user can mend, ``KeyboardInterrupt`` when interrupted, after a checkpoint of the
+    last whole step.
     """
     folder, say = Path(out), say or (lambda line: None)
     if not settings.model:
         raise NegolabError("model names nothing to train; give a folder with a model, or a name on the hub")
     settings = replace(settings, model=located(settings.model))
+    records.check_place(folder)
+    if _is_finished(settings, folder):
+        if os.environ.get("RANK", "0") == "0":
+            say(_complete(folder, settings.steps))
+        return Trained(folder, settings.steps)
     check_packages(settings)
     check_sampler(settings)
-    records.check_place(folder)
     processes = together(settings)
     if not processes.main:
         say, progress = (lambda line: None), False
@@ -92,6 +100,36 @@ def train(settings: TrainSettings, out: str | Path, *, say: Say | None = None, p
                 say(line)
             processes.from_main(lambda: held.enter_context(records.locked(folder)))
             return run.play()
+
+
+def _is_finished(settings: TrainSettings, folder: Path) -> bool:
+    """Whether ``folder`` holds this run and all of it, as far as can be told in a second: where not, the whole manifest
+    is held against it later, with the model in memory."""
+    done, _ = checkpoints.newest(folder) or (0, None)
+    if done < settings.steps or not _kept(folder):
+        return False
+    base = fingerprint(settings.model)
+    known = records.begun_as(folder, _told(settings, base), base)
+    if known is None or any(split not in records.SPLITS for split in (settings.train_split, settings.eval_split)):
+        return False
+    catalog, data = load_catalog(find_data(settings.data)), known["task"].get("data")
+    return isinstance(data, dict) and data.get("sha256") == catalog.data_sha256
+
+
+def _told(settings: TrainSettings, base: Mapping[str, str]) -> dict[str, Any]:
+    """Settings as the manifest holds them."""
+    plain = {**settings.to_json(), "model": base["model"]}
+    del plain["data"]  # contained in the task
+    return plain
+
+
+def _kept(folder: Path) -> bool:
+    """Whether the trained model was saved."""
+    return any((folder / MODEL / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def _complete(folder: Path, steps: int) -> str:
+    return f"{folder} is complete: {counted(steps, 'step')}"
 
 
 class _Run(Start):
@@ -129,18 +167,16 @@ class _Run(Start):
         self.caught: Interrupts
 
     def _manifest(self, adapter: dict[str, Any]) -> dict[str, Any]:
-        settings, more = self.settings.to_json(), described(self.settings, self.model, adapter)
-        settings["model"] = more["base"]["model"]
-        del settings["data"]  # contained in the task
-        return records.new_manifest(settings, self.task.describe(), more)
+        more = described(self.settings, self.model, adapter)
+        return records.new_manifest(_told(self.settings, more["base"]), self.task.describe(), more)
 
     def _plan(self) -> str:
         """What will be learnt from, in one line: a catalogue that was never fetched must not go unnoticed."""
         settings, told = self.settings, self.task.describe()
         unfetched = settings.data == AUTO and told["data"]["name"] == SAMPLE
         return (
-            f"{settings.steps} steps of {settings.groups} markets x {settings.group_size} episodes, "
-            f"{told['train_products']} products of {told['data']['name']} to learn from"
+            f"{counted(settings.steps, 'step')} of {counted(settings.groups, 'market')} x {settings.group_size} "
+            f"episodes, {counted(told['train_products'], 'product')} of {told['data']['name']} to learn from"
             + ("; the real ones are not here: negolab data fetch" if unfetched else "")
         )
 
@@ -155,8 +191,8 @@ class _Run(Start):
             self.say(line)
         found = checkpoints.newest(folder)
         done, path = found or (0, None)
-        if done >= settings.steps and self._finished_before():
-            self.say(f"{folder} is complete: {settings.steps} steps")
+        if done >= settings.steps and _kept(folder):
+            self.say(_complete(folder, settings.steps))
             return self.total
         self.processes.from_main(lambda: self._cut(done))
         self.say(self._plan())
@@ -192,14 +228,10 @@ class _Run(Start):
         if found is None:
             kept = "no step was finished, run the same command again to begin anew"
         else:
-            kept = f"{found[0]} of {self.steps} steps are kept, run the same command again to go on"
+            are = "is" if found[0] == 1 else "are"
+            kept = f"{found[0]} of {counted(self.steps, 'step')} {are} kept, run the same command again to go on"
         told = NegolabError(f"{_PROMISE.sub('', str(error))}; {kept}")
         raise as_known(told, error) from error
-
-    def _finished_before(self) -> bool:
-        return (self.folder / MODEL / "config.json").is_file() or (
-            self.folder / MODEL / "adapter_config.json"
-        ).is_file()
 
     def _cut(self, done: int) -> None:
         """Drop what will be played again: steps from ``done`` on, and evaluations after so many."""
@@ -290,9 +322,11 @@ class _Run(Start):
         training, main = self.manifest["manifest_sha256"], self.processes.main
         if main:
             self.evaluations.cut(step)
+        self.tell("evaluating on held-out products")
         rows = evaluation.evaluate(self.task, learner, self.folder, step, training, self.processes, self._played)
         if main:
             self.evaluations.append(rows)
+            self.tell(f"evaluated: {_rewards(rows)}")
         self.seconds["evaluation"] = time.perf_counter() - started
         if step == settings.steps:
             self.total.seconds["evaluation"] += self.seconds["evaluation"]
@@ -309,6 +343,17 @@ class _Run(Start):
                 self.model.save_pretrained(place)
 
         self.keep(write, main)
+
+
+def _rewards(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rewards among the rows of ``eval.csv``, in words."""
+    found = [row for row in rows if row["metric"] == "reward" and row["mean"] is not None]
+    return ", ".join(
+        f"{row['regime']} reward {row['mean']:+.3f}"
+        + (f" ± {row['se']:.3f}" if row["se"] is not None else "")
+        + f" (n = {row['n']})"
+        for row in found
+    )
 
 
 def _statistics(found: RowStatistics) -> dict[str, Any]:

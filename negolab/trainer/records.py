@@ -108,6 +108,21 @@ def read_known(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("format") == FORMAT else None
 
 
+def begun_as(folder: Path, settings: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The manifest of the run in ``folder``, where it was begun with these settings and this base model; else None.
+
+    What can be told without the model in memory: no more, so None only means that ``open_manifest`` must look.
+    ``settings``: as ``new_manifest`` takes them; ``base``: a fingerprint, whose commit counts where it is known.
+    """
+    known = read_known(folder)
+    if known is None or not isinstance(known.get("base"), dict) or not isinstance(known.get("task"), dict):
+        return None
+    mine = orjson.loads(orjson.dumps({"settings": settings}, option=orjson.OPT_NON_STR_KEYS))
+    model = {name: value for name, value in base.items() if value}
+    same = _fixed(mine) == {"settings": _fixed(known)["settings"]}
+    return known if same and model.items() <= known["base"].items() else None
+
+
 def open_manifest(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Write it into a new run, or hold it against the one that is there.
 
@@ -140,9 +155,11 @@ def _fixed(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings without what only says where something is; the task's description says what it holds."""
     made = {k: _deciding(v) if k in _PLAYERS else v for k, v in settings.items()}
-    return {k: "file" if k in _SPLITS and v not in ("train", "test", "all") else v for k, v in made.items()}
+    return {k: "file" if k in _SPLITS and v not in SPLITS else v for k, v in made.items()}
 
 
+SPLITS = ("train", "test", "all")
+"""Those that a catalogue has; any other is a file's."""
 _SPLITS = ("train_split", "eval_split", "split")
 _PLAYERS = ("buyers", "task_options", "sampler_options")
 """Settings that hold options of language models."""

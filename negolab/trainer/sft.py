@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from negolab.errors import NegolabError
+from negolab.policies.fingerprint import fingerprint
 from negolab.policies.spec import TransformersSpec, located
 from negolab.trainer import checkpoints, records
 from negolab.trainer.interrupts import interrupts
 from negolab.trainer.preparation import Say, check_packages, described, load_model
-from negolab.trainer.sft_data import SftData, build, order_of
+from negolab.trainer.progress import counted
+from negolab.trainer.sft_data import SftData, build, order_of, sources_of
 from negolab.trainer.sft_settings import SftSettings
 from negolab.trainer.start import MODEL, Start
 
@@ -53,7 +57,8 @@ class Tuned:
 def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, progress: bool | None = None) -> Tuned:
     """Run or resume a run of supervised fine-tuning in ``out``.
 
-    ``say`` gets lines for the user, the data's statistics first; ``progress``: show a bar, None: only on a terminal.
+    ``say`` gets lines for the user, the data's statistics first; ``progress``: show it, None: as
+    ``progress.Progress`` finds right.
     Raises ``NegolabError`` for whatever its user can mend, ``KeyboardInterrupt`` when interrupted, after a checkpoint
     of the last whole step.
     """
@@ -62,9 +67,13 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
         raise NegolabError("model names nothing to train; give --model: a folder with a model, or a name on the hub")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise NegolabError("negolab sft runs in one process; start it without accelerate or torchrun")
-    check_packages(settings)
-    records.check_place(folder)
     settings = replace(settings, model=located(settings.model))
+    records.check_place(folder)
+    steps = _finished(settings, folder)
+    if steps is not None:
+        say(f"{folder} is complete: {counted(steps, 'step')}")
+        return Tuned(folder, steps, 0, 0.0, None, None)
+    check_packages(settings)
     data = read(settings)
     for line in data.lines():
         say(line)
@@ -98,6 +107,35 @@ def steps_of(settings: SftSettings, samples: int) -> int:
     return steps
 
 
+def _finished(settings: SftSettings, folder: Path) -> int | None:
+    """The steps of this run where ``folder`` holds all of it, as far as can be told in a second; None where it does
+    not, or the whole manifest must be held against it, with data and model in memory."""
+    base = fingerprint(settings.model)
+    known = records.begun_as(folder, _told(settings, base), base)
+    if known is None or settings.split not in records.SPLITS or not _kept(settings, folder):
+        return None
+    done, _ = checkpoints.newest(folder) or (0, None)
+    steps = known.get("steps")
+    if type(steps) is not int or done < steps:
+        return None
+    sources = [orjson.loads(orjson.dumps(source.facts)) for source in sources_of(settings)]
+    return steps if sources == known["task"].get("sources") else None
+
+
+def _told(settings: SftSettings, base: Mapping[str, str]) -> dict[str, Any]:
+    """Settings as the manifest holds them."""
+    plain = {**settings.to_json(), "model": base["model"]}
+    for name in ("runs", "data"):  # paths; what they hold is in the data's own description
+        del plain[name]
+    return plain
+
+
+def _kept(settings: SftSettings, folder: Path) -> bool:
+    """Whether what was trained was saved."""
+    alone = not settings.merge and settings.lora is not None
+    return (folder / (Path(ADAPTER) / "adapter_config.json" if alone else Path(MODEL) / "config.json")).is_file()
+
+
 class _Run(Start):
     """One start of a run."""
 
@@ -123,12 +161,8 @@ class _Run(Start):
         self.began = self.stepped = time.perf_counter()
 
     def _manifest(self, adapter: dict[str, Any]) -> dict[str, Any]:
-        settings, more = self.settings.to_json(), described(self.settings, self.model, adapter)
-        settings["model"] = more["base"]["model"]
-        for name in ("runs", "data"):  # paths; what they hold is in the data's own description
-            del settings[name]
-        more["steps"] = self.steps
-        return records.new_manifest(settings, {"name": "sft", **self.data.manifest()}, more)
+        more = {**described(self.settings, self.model, adapter), "steps": self.steps}
+        return records.new_manifest(_told(self.settings, more["base"]), {"name": "sft", **self.data.manifest()}, more)
 
     def go(self) -> Tuned:
         """See ``tune``."""
@@ -138,8 +172,8 @@ class _Run(Start):
         for line in records.open_manifest(folder, self.manifest):
             self.say(line)
         done, path = checkpoints.newest(folder) or (0, None)
-        if done >= steps and self._kept():
-            self.say(f"{folder} is complete: {steps} steps")
+        if done >= steps and _kept(self.settings, folder):
+            self.say(f"{folder} is complete: {counted(steps, 'step')}")
             return self._tuned()
         self.metrics.cut(done)
         self.timings.cut(done)
@@ -178,11 +212,6 @@ class _Run(Start):
             sum(last) / part if last else None,
         )
 
-    def _kept(self) -> bool:
-        whole = not self.settings.merge and self.settings.lora is not None
-        name = Path(ADAPTER) / "adapter_config.json" if whole else Path(MODEL) / "config.json"
-        return (self.folder / name).is_file()
-
     def _after(self, step: int, numbers: dict[str, float]) -> dict[str, float]:
         """The step is over: write it down."""
         batch = self.settings.batch
@@ -214,7 +243,9 @@ class _Run(Start):
         self.stepped = time.perf_counter()
         if not self.data.held_out or not self.settings.eval_every:
             return {}
+        self.tell("measuring on held-out products")
         loss, accuracy = self.trainer.measure(self.data.held_out)
+        self.tell(f"held-out loss {loss:.4f}")
         learnt = sum(int(sample.own.sum()) for sample in self.data.held_out)
         row = {"step": step, "loss": loss, "accuracy": accuracy, "samples": len(self.data.held_out)}
         self.held_out.cut(step)

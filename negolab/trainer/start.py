@@ -1,4 +1,4 @@
-"""One start of a training run, of whatever kind: its folder, its trainer, its bar, and what is left when it ends."""
+"""One start of a training run, of whatever kind: folder, trainer, progress, and what is left when it ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from negolab.trainer import checkpoints
+from negolab.trainer.progress import Progress
 
 if TYPE_CHECKING:
     from negolab.trainer.trl_common import StepTrainer
@@ -21,28 +22,29 @@ class Start:
     """What ``loop`` and ``sft`` make their runs of."""
 
     def __init__(self, folder: Path, steps: int, model: Any, tokenizer: Any, progress: bool | None) -> None:
-        """``folder``: the run's; ``progress``: show a bar, None: only on a terminal."""
+        """``folder``: the run's; ``progress``: show it, None: as ``Progress`` finds right."""
         self.folder, self.steps = folder, steps
         self.model, self.tokenizer = model, tokenizer
-        self._progress = progress
-        self.bar: Any = None
+        self._shown = progress
+        self.progress: Progress | None = None
         self.trainer: Any = None
         """A ``StepTrainer``, once there is one."""
 
     @contextmanager
     def showing(self, done: int) -> Iterator[None]:
-        """With a bar of the run's steps, ``done`` of them behind it."""
-        from tqdm import tqdm
-
-        disable = None if self._progress is None else not self._progress
-        with tqdm(total=self.steps, initial=done, unit="step", disable=disable) as self.bar:
+        """With a bar of the run's steps, ``done`` of them behind it, or lines in its place."""
+        with Progress(self.steps, done, self._shown) as self.progress:
             yield
 
     def advance(self, text: str) -> None:
         """One step more, with a word about it."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(text, False)
-            self.bar.update()
+        if self.progress is not None:
+            self.progress.advance(text)
+
+    def tell(self, text: str) -> None:
+        """A line about where the run stands, where there is no bar."""
+        if self.progress is not None:
+            self.progress.tell(text)
 
     def save_whole_steps(self) -> None:
         """A checkpoint of the last whole step, where the weights are still its own and it has none yet."""
