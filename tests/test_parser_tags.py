@@ -131,7 +131,16 @@ TAGS = ["Thought", "Target", "Talk", "Action"]
 @pytest.mark.parametrize("name", TAGS)
 def test_a_tag_of_the_protocol_in_free_text_breaks_the_format_in_any_spelling(name):
     low, up = name.lower(), name.upper()
-    spellings = [f"<{name}>", f"</{name}>", f"<{low}>", f"</{up}>", f"<{name}/>", f"<{low} />", f"< {name} >"]
+    spellings = [
+        f"<{name}>",
+        f"</{name}>",
+        f"<{low}>",
+        f"</{up}>",
+        f"<{name}/>",
+        f"<{name}/x>",
+        f"<{low} />",
+        f"< {name} >",
+    ]
     spellings += [f"</ {name} >", f"< / {name}>", f"< /{low}>", f'<{name} type="x">', f"<{name}\n>", f"<{low}\tx=1/>"]
     for spelling in spellings:
         for talk in (spelling, f"a {spelling} b", f"<<{spelling}", f"\n{spelling}{spelling}"):
@@ -259,10 +268,19 @@ def mutated(text, seed):
 ITEMS = st.integers(1, 12)
 PRICES = st.one_of(st.integers(1, 120), st.integers(1, MAX_CENTS))
 OFFERS = st.dictionaries(ITEMS, PRICES, min_size=1, max_size=12).map(lambda named: tuple(named.items()))
+PLAIN_OFFERS = st.lists(st.tuples(ITEMS, st.integers(95, 99_999)), min_size=1, max_size=4).map(
+    tuple
+)  # items may repeat
 
 
 @settings(max_examples=1000, deadline=None)
-@given(OFFERS, st.integers(0, 10**9), ITEMS, st.sampled_from(["offer", "DEAL", "QUIT"]), st.booleans())
+@given(
+    PLAIN_OFFERS,
+    st.integers(0, 10**9),
+    st.sampled_from([12, 12, 12, 5, 1]),
+    st.sampled_from(["offer", "DEAL", "QUIT"]),
+    st.booleans(),
+)
 def test_the_short_way_gives_the_verdicts_of_the_long_way(offers, seed, items, verb, thinking):
     for role in ("SELL", "BUY"):
         said = role if verb == "offer" else verb
@@ -381,8 +399,8 @@ def test_time_grows_as_the_reply_does(name):
     """Four times the text: four times the work where it is linear, sixteen times where it is quadratic. A tenth of a
     second is granted on top, so that noise decides nothing where the work takes next to no time. The steps are small so
     that quadratic work is caught before it takes hours."""
-    before = seconds(HOSTILE[name](16_000))
-    for n in (64_000, 256_000, 1_024_000):
+    before = seconds(HOSTILE[name](4_000))
+    for n in (16_000, 64_000, 256_000, 1_024_000):
         took = seconds(HOSTILE[name](n))
         assert took < 10 * before + 0.1, f"{n:,} characters: {took:.3f} s, a quarter of them: {before:.3f} s"
         before = took
