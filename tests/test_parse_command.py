@@ -232,3 +232,61 @@ def test_standard_input_of_a_process_in_a_plain_locale():
         ["bash", "-c", '"$@" <&-', "bash", *args], env=env, capture_output=True, text=True, timeout=60
     )
     assert closed.returncode == 2 and "standard input is closed" in one_line(closed.stderr)
+
+
+TAGS = ["--protocol", "tags", "--buyers", "3", "--cost", "55.99,100.00,42.07", "--bids", "1:3:45.66,2:1:100.00"]
+
+
+def in_tags(action: str, target: str = "Buyer 1") -> str:
+    return f"<Thought>t</Thought>\n<Target>{target}</Target>\n<Talk>x</Talk>\n<Action>{action}</Action>"
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ("[SELL] $150.00 (1x Item_2); $60.00 (1x Item_1)", [(2, 15000), (1, 6000)]),
+        ("[DEAL] $45.66 (1x Item_3)", [(3, 4566)]),
+        ("[QUIT]", []),
+        ("[DEAL] $45.67 (1x Item_3)", "deal"),
+        ("[DEAL] $100.00 (1x Item_1)", "deal"),
+        ("[SELL] $55.98 (1x Item_1)", "below_cost"),
+        ("[SELL] $60.00 (1x Item_4)", "item"),
+        ("[SELL] $60.00", "format"),
+    ],
+)
+def test_replies_with_tags_are_held_against_the_markets_rules(action, expected, tmp_path, capsys):
+    file = tmp_path / "replies.jsonl"
+    file.write_text(reply(in_tags(action)))
+    assert main(["parse", "--jsonl", str(file), *TAGS]) == 0
+    (verdict,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    if isinstance(expected, str):
+        assert (verdict["ok"], verdict["kind"]) == (False, expected)
+    else:
+        assert verdict["ok"] and [(o["item"], o["price_cents"]) for o in verdict["offers"]] == expected
+
+
+def test_a_sold_item_is_gone_and_an_inactive_buyer_is_told_first(tmp_path, capsys):
+    file = tmp_path / "replies.jsonl"
+    file.write_text(
+        reply(in_tags("[SELL] $150.00 (1x Item_2)")) + reply(in_tags("[SELL] $150.00 (1x Item_2)", "Buyer 3"))
+    )
+    assert main(["parse", "--jsonl", str(file), *TAGS, "--sold", "2", "--inactive", "3"]) == 0
+    assert [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()] == ["item", "target"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--codename", "x"], "go with --protocol lines"),
+        (["--bids", "1:45.66"], "BUYER:ITEM:PRICE"),
+        (["--bids", "1:4:45.66"], "BUYER:ITEM:PRICE"),
+        (["--sold", "4"], "--sold: '4' is not an item from 1 to 3"),
+        (["--protocol", "lines"], "needs --codename and --list-price"),
+        (["--protocol", "lines", "--codename", "x", "--list-price", "60"], "lines sell one"),
+    ],
+)
+def test_options_that_do_not_go_together(options, words, tmp_path, capsys):
+    file = tmp_path / "replies.jsonl"
+    file.write_text(reply())
+    assert main(["parse", "--jsonl", str(file), *TAGS, *options]) == 2
+    assert words in one_line(capsys.readouterr().err)

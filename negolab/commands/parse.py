@@ -12,6 +12,8 @@ from negolab.environment.base import Channel, Move, Offer, Violation
 from negolab.environment.market import check_seller
 from negolab.errors import NegolabError
 from negolab.parser.lines import parse_seller
+from negolab.parser.tags import parse_item_seller
+from negolab.scenario import PROTOCOLS
 
 
 def add_parser(commands: Any) -> None:
@@ -25,23 +27,36 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--jsonl", required=True, metavar="FILE", help="replies, one JSON object per line; - reads stdin"
     )
-    parser.add_argument("--codename", required=True, help="codename of the item on sale")
-    parser.add_argument("--list-price", required=True, type=price, metavar="$", help="public list price in dollars")
-    parser.add_argument("--cost", required=True, type=price, metavar="$", help="the seller's cost in dollars")
+    parser.add_argument(
+        "--protocol", choices=PROTOCOLS, default="lines", help="how replies are written (default: lines)"
+    )
+    parser.add_argument("--codename", help="lines: codename of the item on sale")
+    parser.add_argument("--list-price", type=price, metavar="$", help="lines: public list price in dollars")
+    parser.add_argument(
+        "--cost",
+        required=True,
+        type=prices,
+        metavar="$[,$...]",
+        help="the seller's cost in dollars; tags: of each item",
+    )
     parser.add_argument("--buyers", required=True, type=whole(1, 1000), metavar="N", help="number of buyers")
-    parser.add_argument("--bids", default="", metavar="K:$,...", help='standing bids, such as "1:22.00,2:27.50"')
-    parser.add_argument("--inactive", default="", metavar="K,...", help="buyers that have quit or are capped")
+    parser.add_argument(
+        "--bids",
+        default="",
+        metavar="K:[ITEM:]$,...",
+        help='standing bids, such as "1:22.00,2:27.50"; tags: with the item, such as "1:3:22.00"',
+    )
+    parser.add_argument("--inactive", default="", metavar="K,...", help="buyers that have quit, bought or are capped")
+    parser.add_argument("--sold", default="", metavar="ITEM,...", help="tags: items that are sold")
     parser.add_argument("--thinking", action="store_true", help="thinking is on: cut one leading think block")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge every line."""
-    if args.cost >= args.list_price:
-        raise NegolabError("--cost must be below --list-price")
-    if re.fullmatch(r"[^()\s]+", args.codename) is None:
-        raise NegolabError(f"--codename {args.codename!r}: a codename has no blanks and no brackets")
-    channels = _channels(args.buyers, args.bids, args.inactive)
+    _check_options(args)
+    channels = _channels(args)
+    args.sold = {_number(part, len(args.cost), "--sold", "an item") for part in _parts(args.sold)}
     if args.jsonl == "-":
         stdin: Any = sys.stdin
         if stdin is None:
@@ -57,18 +72,46 @@ def run(args: argparse.Namespace) -> int:
 
 def _judge(file: Iterable[bytes], name: str, channels: list[Channel], args: argparse.Namespace) -> int:
     for text, finish_reason in _replies(file, name):
-        read = parse_seller(text, args.codename, finish_reason, thinking=args.thinking)
+        read: Move | Violation
+        if args.protocol == "tags":
+            read = parse_item_seller(text, len(args.cost), finish_reason, thinking=args.thinking)
+        else:
+            read = parse_seller(text, args.codename, finish_reason, thinking=args.thinking)
         if isinstance(read, Move):
-            read = check_seller(read, channels, (args.cost,)) or read
-        print(json.dumps(verdict(read)))
+            read = check_seller(read, channels, args.cost, args.sold) or read
+        print(json.dumps(verdict(read, args.protocol)))
     return 0
 
 
-def verdict(read: Move | Violation) -> dict[str, Any]:
-    """A move or violation as plain data."""
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise ``NegolabError`` where the options do not go with the protocol, or with each other."""
+    if args.protocol == "tags":
+        if args.codename is not None or args.list_price is not None:
+            raise NegolabError("--codename and --list-price go with --protocol lines: with tags items are Item_1, ...")
+        return
+    if args.codename is None or args.list_price is None:
+        raise NegolabError("--protocol lines needs --codename and --list-price")
+    if len(args.cost) > 1 or args.sold:
+        raise NegolabError("several items go with --protocol tags; lines sell one, at one --cost and without --sold")
+    if args.cost[0] >= args.list_price:
+        raise NegolabError("--cost must be below --list-price")
+    if re.fullmatch(r"[^()\s]+", args.codename) is None:
+        raise NegolabError(f"--codename {args.codename!r}: a codename has no blanks and no brackets")
+
+
+def prices(text: str) -> tuple[int, ...]:
+    """Dollars, one or several, as cents."""
+    return tuple(price(part.strip()) for part in text.split(","))
+
+
+def verdict(read: Move | Violation, protocol: str = "lines") -> dict[str, Any]:
+    """A move or violation as plain data: with tags every offer with its item."""
     if isinstance(read, Violation):
         return {"ok": False, "kind": read.kind, "detail": read.detail}
-    return {"ok": True, "target": read.target, "action": read.verb, "price_cents": read.price}
+    made = {"ok": True, "target": read.target, "action": read.verb}
+    if protocol == "tags":
+        return {**made, "offers": [{"item": item, "price_cents": cents} for item, cents in read.offers]}
+    return {**made, "price_cents": read.price}
 
 
 def _replies(file: Iterable[bytes], name: str) -> Iterator[tuple[str | None, str]]:
@@ -98,28 +141,36 @@ def _replies(file: Iterable[bytes], name: str) -> Iterator[tuple[str | None, str
         yield data["text"], reason or "stop"
 
 
-def _channels(n: int, bids: str, inactive: str) -> list[Channel]:
+def _parts(text: str) -> list[str]:
+    return [part for part in (p.strip() for p in text.split(",")) if part]
+
+
+def _channels(args: argparse.Namespace) -> list[Channel]:
+    n, tags = args.buyers, args.protocol == "tags"
     made: list[list[Offer]] = [[] for _ in range(n)]
-    closed = set()
-    for part in filter(None, (p.strip() for p in bids.split(","))):
-        buyer, colon, amount = part.partition(":")
+    for part in _parts(args.bids):
+        buyer, *item, amount = part.split(":") if part.count(":") == 1 + tags else ("", "")
         try:
-            if not colon:
-                raise ValueError(part)
-            made[_buyer(buyer, n) - 1].append((1, price(amount)))
+            which = _whole(item[0], len(args.cost)) if item else 1
+            made[_whole(buyer, n) - 1].append((which, price(amount)))
         except (ValueError, argparse.ArgumentTypeError):
+            form = "BUYER:ITEM:PRICE" if tags else "BUYER:PRICE"
+            shown = "2:1:27.50" if tags else "2:27.50"
             raise NegolabError(
-                f"--bids: {part[:40]!r} is not BUYER:PRICE with BUYER from 1 to {n}, such as 2:27.50"
+                f"--bids: {part[:40]!r} is not {form} with BUYER from 1 to {n}, such as {shown}"
             ) from None
-    for part in filter(None, (p.strip() for p in inactive.split(","))):
-        try:
-            closed.add(_buyer(part, n))
-        except ValueError:
-            raise NegolabError(f"--inactive: {part[:40]!r} is not a buyer from 1 to {n}") from None
+    closed = {_number(part, n, "--inactive", "a buyer") for part in _parts(args.inactive)}
     return [Channel("quit" if i in closed else "active", 0, tuple(made[i - 1]), ()) for i in range(1, n + 1)]
 
 
-def _buyer(text: str, n: int) -> int:
+def _number(text: str, n: int, option: str, what: str) -> int:
+    try:
+        return _whole(text, n)
+    except ValueError:
+        raise NegolabError(f"{option}: {text[:40]!r} is not {what} from 1 to {n}") from None
+
+
+def _whole(text: str, n: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= n):
         raise ValueError(text)
     return int(text)
