@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from negolab.catalog import NAME, Listing, Product, json_kind, price_field, read_json, text_field
-from negolab.clusters import SPLITS, Cluster
 from negolab.errors import NegolabError
 from negolab.money import dollars
 
+SPLITS = ("train", "test", "held_out")
+"""Fixed splits, where clusters have any."""
 _NAME_RULE = "letters, digits, hyphens and underscores only"
 _OF_CLUSTER = ("category", "kind", "split")
 _OF_PRODUCT = ("title", "brand", "description", "list_price", "cost", "codename")
@@ -41,11 +42,21 @@ _NEEDED = ("cluster", "category", "title", "list_price", "cost")
 _KEYS = ("name", *_OF_CLUSTER, "products")
 
 
+class Entry(NamedTuple):
+    """A checked cluster."""
+
+    name: str
+    category: str
+    kind: str
+    split: str
+    """"" where the file states none."""
+    products: tuple[Product, ...]
+
+
 class Found(NamedTuple):
     """What a file holds."""
 
-    clusters: list[tuple[Cluster, str]]
-    """Each with its split; "" where the file states none."""
+    clusters: list[Entry]
     brands: dict[str, str]
     """By codename."""
 
@@ -97,7 +108,7 @@ def read_file(path: Path) -> tuple[Found, bytes]:
                 f"{group.where}: cluster {group.name!r} has {len(products)} product; at least 2 are needed"
             )
         kind = _text(group.where, group.about, "kind") or category
-        found.clusters.append((Cluster(group.name, category, kind, tuple(products)), split))
+        found.clusters.append(Entry(group.name, category, kind, split, tuple(products)))
     _check_splits(path, found)
     return found, content
 
@@ -228,13 +239,13 @@ def _text(where: str, record: Mapping[str, object], key: str) -> str:
 
 
 def _check_splits(path: Path, found: Found) -> None:
-    without = [cluster.name for cluster, split in found.clusters if not split]
+    without = [entry.name for entry in found.clusters if not entry.split]
     if without and len(without) < len(found.clusters):
         raise NegolabError(f"{path}: cluster {without[0]!r} has no split but others do; give one to all or to none")
-    held = {cluster.category: cluster.name for cluster, split in found.clusters if split == "held_out"}
-    for cluster, split in found.clusters:
-        if split != "held_out" and cluster.category in held:
+    held = {entry.category: entry.name for entry in found.clusters if entry.split == "held_out"}
+    for entry in found.clusters:
+        if entry.split != "held_out" and entry.category in held:
             raise NegolabError(
-                f"{path}: cluster {cluster.name!r} has split {split!r}, but {held[cluster.category]!r} of the same "
-                f"category {cluster.category!r} is held_out; hold out a category as a whole"
+                f"{path}: cluster {entry.name!r} has split {entry.split!r}, but {held[entry.category]!r} of the same "
+                f"category {entry.category!r} is held_out; hold out a category as a whole"
             )

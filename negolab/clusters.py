@@ -27,11 +27,10 @@ from negolab.catalog import (
     load_catalog,
     read_json,
 )
+from negolab.cluster_files import SPLITS, read_file
 from negolab.errors import NegolabError
 from negolab.paths import data_dir
 
-SPLITS = ("train", "test", "held_out")
-"""Fixed splits, where a catalogue of clusters has any."""
 OWN_RULE = "as-written-else-cluster-name-and-place-from-1"
 """Name of the codename rule of clusters that bring their own products."""
 FILE_TYPES = (".csv", ".json")
@@ -161,14 +160,12 @@ def _files_in(place: Path) -> list[Path]:
 
 
 def _from_file(path: Path) -> ClusterCatalog:
-    from negolab.cluster_files import read_file
-
     if path.suffix.lower() not in FILE_TYPES or not path.is_file():
         what = "is neither a .csv nor a .json file" if path.is_file() else "does not exist"
         raise NegolabError(f"clusters {path}: {what}; {_allowed()}")
     found, content = read_file(path)
     head = f"{len(path.name)} {path.name} {len(content)} ".encode(errors="surrogateescape")
-    clusters = tuple(cluster for cluster, _ in found.clusters)
+    clusters = tuple(Cluster(entry.name, entry.category, entry.kind, entry.products) for entry in found.clusters)
     return ClusterCatalog(
         name=path.stem,
         clusters=clusters,
@@ -177,7 +174,7 @@ def _from_file(path: Path) -> ClusterCatalog:
         files=(path.name,),
         fingerprint=_fingerprint(clusters),
         data_sha256=hashlib.sha256(head + content).hexdigest(),
-        splits=_splits([(cluster.name, split) for cluster, split in found.clusters]),
+        splits=_splits([(entry.name, entry.split) for entry in found.clusters]),
         brands=found.brands,
     )
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from negolab.catalog import SAMPLE, Catalog, Product, load_catalog, price_field
-from negolab.clusters import SPLITS, Cluster, ClusterCatalog, load_clusters
+from negolab.cluster_files import SPLITS
+from negolab.clusters import Cluster, ClusterCatalog, load_clusters
 from negolab.errors import NegolabError
 from negolab.money import dollars
 
@@ -133,8 +134,8 @@ def cluster_lines(clusters: Sequence[Cluster], parts: Mapping[str, str], brands:
             named = ", ".join(f"{category} {count}" for category, count in counts.items())
             lines.append(f"{part or 'without a split'}: {len(own)} ({named})")
     spreads = sorted(list_spread(cluster) for cluster in clusters)
-    named = [len(set(found)) for cluster in clusters if all(found := brands_in(cluster, brands))]
-    full = sum(count == 5 for count in named)
+    distinct = [len(set(found)) for cluster in clusters if all(found := brands_in(cluster, brands))]
+    full = sum(count == 5 for count in distinct)
     held = [p for cluster in clusters if parts.get(cluster.name) == "held_out" for p in cluster.products]
     rest = [p for cluster in clusters if parts.get(cluster.name) != "held_out" for p in cluster.products]
     if spreads:
@@ -142,10 +143,10 @@ def cluster_lines(clusters: Sequence[Cluster], parts: Mapping[str, str], brands:
             f"dearest / cheapest list price of a cluster: median {quantile(spreads, 50):.2f}, "
             f"from {spreads[0]:.2f} to {spreads[-1]:.2f} (paper: median 1.85)"
         )
-    if named:
+    if distinct:
         lines.append(
-            f"brands of a cluster, in the {len(named)} where all products have one: mean "
-            f"{statistics.fmean(named):.2f}, {100 * full / len(named):.0f} % have five (paper: 4.4, 59 %)"
+            f"brands of a cluster, in the {len(distinct)} where all products have one: mean "
+            f"{statistics.fmean(distinct):.2f}, {100 * full / len(distinct):.0f} % have five (paper: 4.4, 59 %)"
         )
     if rest:
         lines.append(f"median list price: {_median_dollars(rest)} (paper: $44.10)")
