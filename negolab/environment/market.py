@@ -8,9 +8,9 @@ Rules that the papers leave open, as read here:
   capped (or the episode over), so that they can never be accepted; the buyer's own ``[DEAL]`` can still close.
 * A seller's ``[DEAL]`` must equal, item and price to the cent, one of the active targeted buyer's own bids, not only
   the last. Where items are left it gets no answer, and the seller speaks again.
-* A message to a buyer that may not be addressed is ``target`` whatever it says; otherwise an item that does not exist
-  or is sold is ``item``; then a price below that item's cost is ``below_cost``, even where it would also be no bid of
-  that buyer.
+* A message to a buyer that may not be addressed is ``target`` whatever it says; otherwise an item that is sold is
+  ``item``; then a price below that item's cost is ``below_cost``, even where it would also be no bid of that buyer.
+  An item that never was is found by the parser, which knows no buyers, and so is ``item`` whoever is addressed.
 * A buyer's ``[DEAL]`` must equal one offer of the latest message it got and fit its valuation; its first reply must be
   a ``[BUY]``, and where its first offer is regulated names for each item the price that is fixed for it.
 * Sales are told to nobody but the seller. A bid on an item that is gone is legal, and void.
