@@ -2,13 +2,17 @@
 
 import csv
 import json
+import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
+from negolab.cli import main
 from negolab.errors import NegolabError
+from negolab.policies.spec import pocket_models
 from runs import call, command, default_interrupt, environment, one_line
 
 pytest.importorskip("trl")
@@ -258,12 +262,14 @@ def test_another_run_is_not_resumed_and_a_finished_one_is_left_alone(model, tmp_
 def test_the_command_end_to_end_and_its_model_plays(model, tmp_path, capsys):
     out = tmp_path / "run"
     args = ["sft", "--profile", "smoke", "--model", str(model), "--out", str(out)]
-    args += ["--set", "words=pocket", "--set", "steps=2"]
+    args += ["--set", "steps=2"]  # words: what the model can write
     code, text, err = call(capsys, *args)
     assert code == 0
     assert text.startswith(f"2 steps; {out}\nloss ")
     told = err.splitlines()
+    assert told.pop(0) == "Scripted players speak in the few words that this model knows (words: pocket)."
     assert told[0] == "24 of 24 conversations are kept."
+    assert json.loads((out / "manifest.json").read_text())["settings"]["words"] == "pocket"
     assert told[1].split() == "game seat N T conversations samples tokens learnt longest".split()
     assert told[-1].startswith("Trained on: ") and len(told) == 5  # no bar, no library's chatter
     play = [
@@ -276,9 +282,63 @@ def test_the_command_end_to_end_and_its_model_plays(model, tmp_path, capsys):
         str(tmp_path / "played"),
     ]
     assert call(capsys, *play, "--seller-option", "max_tokens=8")[0] == 0
-    code, text, err = call(capsys, *args[:-4], "--set", "words=pocket", "--dry-run")
+    code, text, err = call(capsys, *args[:-4], "--dry-run")
     assert code == 0 and err == ""
     assert text.splitlines()[-1] == "4 steps of 8 samples."
+    assert call(capsys, *args[:-4], "--dry-run", "--set", "steps=1")[1].splitlines()[-1] == "1 step of 8 samples."
+
+
+def test_scripted_players_speak_so_that_the_model_can_write_it(model, tmp_path):
+    """A pocket model or any other one; what is asked for is taken as it is."""
+    from tiny_models import save_model
+
+    other = save_model(tmp_path / "other", "qwen3")
+    given = settings(model, words="auto")
+    assert [sft._settled(given.changed({"model": str(where)})).words for where in (model, other)] == ["pocket", "plain"]
+    assert sft._settled(given.changed({"model": "owner/model"})).words == "plain"
+    assert sft._settled(settings(other, words="pocket")).words == "pocket"
+    assert {sft._settled(given.changed({"model": str(path)})).words for path in pocket_models().values()} == {"pocket"}
+    assert sft.read(given).sha256 == sft.read(settings(model)).sha256
+
+
+def test_a_finished_run_says_so_before_anything_is_loaded(model, tmp_path):
+    """From the command line: no torch, no transformers; with other data it is another run."""
+    args = ["sft", "--profile", "smoke", "--model", str(model), "--out", str(tmp_path / "run"), "--set", "steps=1"]
+    assert main(args) == 0
+    program = (
+        "import sys; from negolab.cli import main; code = main(sys.argv[1:]); "
+        "print([name for name in ('torch', 'transformers', 'trl') if name in sys.modules]); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *args], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == f"{tmp_path / 'run'} is complete: 1 step\n", done.stderr
+    assert done.stdout == f"1 step; {tmp_path / 'run'}\n[]\n"
+    again = subprocess.run(
+        [sys.executable, "-c", program, *args, "--scripted", "30"], env=environment(), capture_output=True, text=True
+    )
+    assert again.returncode == 2 and "holds another run" in again.stderr
+
+
+def test_without_a_terminal_lines_say_how_far_a_run_is(model, tmp_path):
+    args = ["sft", "--profile", "smoke", "--model", str(model), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command(args), env=environment(), capture_output=True, text=True)
+    told = [line for line in done.stderr.splitlines() if line.startswith("step ")]
+    held = [row["loss"] for row in rows(tmp_path / "run", "eval.csv")]
+    losses = [row["loss"] for row in rows(tmp_path / "run")]
+    assert [re.sub(r"\d+:\d\d", "M:SS", line) for line in told] == [
+        "step 0 of 4: measuring on held-out products",
+        f"step 0 of 4: held-out loss {held[0]:.4f}",
+        f"step 1 of 4: loss {losses[0]:.4f}; M:SS left",
+        "step 2 of 4: measuring on held-out products",
+        f"step 2 of 4: held-out loss {held[1]:.4f}",
+        f"step 4 of 4: loss {losses[3]:.4f}; took M:SS",
+        "step 4 of 4: measuring on held-out products",
+        f"step 4 of 4: held-out loss {held[2]:.4f}",
+    ], done.stderr
+
+
+def test_a_revision_of_a_folder_is_refused(model, tmp_path):
+    with pytest.raises(NegolabError, match=r"revision is 'main', but .* is on this machine"):
+        sft.tune(settings(model, revision="main"), tmp_path / "run")
 
 
 def test_an_adapter_is_kept_alone_and_in_the_weights(model, tmp_path):
@@ -374,7 +434,7 @@ def test_mistakes_are_told_in_one_line_before_weights_are_read(model, tmp_path, 
 
     monkeypatch.setattr(hf_model, "read_weights", lambda *given: pytest.fail("weights are read"))
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(capsys, "sft", "--model", str(model), *args, "--set", "words=pocket", "--out", "run")
+    code, out, err = call(capsys, "sft", "--model", str(model), *args, "--out", "run")
     assert (code, out) == (2, "")
     told = one_line("\n".join([*err.splitlines()[-1:], ""]))  # statistics of the data may stand before it
     assert says in told

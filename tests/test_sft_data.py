@@ -376,6 +376,41 @@ def test_settings_over_a_profile():
     assert load_sft("", [], {"runs": ["a"]}).weighted_regimes() == []
 
 
+def test_scripted_games_can_be_left_out_of_a_profile():
+    given = load_sft("smoke", [], {"scripted": 0, "runs": ["a"]})
+    assert given.teacher == "prober" and given.weighted_regimes() == []
+
+
+UNUSED = [
+    *[({"runs": ["a"], name: value}, rf"^{name} is {value!r}, but no games are scripted: give --teacher or regimes")
+      for name, value in (("scripted", 9), ("words", "plain"), ("data", "auto"), ("split", "all"))],
+    ({"teacher": "prober", "bilateral_teacher": "naive"}, "^bilateral_teacher is 'naive', but no regime is bilateral"),
+    ({"held_out": 0.1, "eval_every": 0}, "^held_out is 0.1 and eval_every 0: .* neither learnt nor measured"),
+    ({"merge": False}, "^merge is false, but there is no adapter"),
+]  # fmt: skip
+"""Settings of which nothing would come, and what is said."""
+
+
+@pytest.mark.parametrize(("changes", "says"), UNUSED)
+def test_a_setting_of_which_nothing_would_come_is_refused(changes, says):
+    with pytest.raises(NegolabError, match=says):
+        SftSettings().changed(changes)
+
+
+def test_the_same_settings_are_taken_where_something_comes_of_them():
+    SftSettings().changed({"runs": ["a"], "teacher": "prober", "scripted": 9, "words": "plain", "split": "all"})
+    SftSettings().changed({"regimes": {"bilateral": {}}, "bilateral_teacher": "naive"})
+    SftSettings().changed({"runs": ["a"], "scripted": 0, "words": "plain", "held_out": 0.1})
+    SftSettings().changed({"merge": False, "lora": {"rank": 4}})
+
+
+def test_a_teacher_who_has_no_market_to_sell_in_is_refused_but_not_a_profile_s():
+    for over, changes in (({"teacher": "prober"}, []), ({}, ["teacher=prober"])):
+        with pytest.raises(NegolabError, match=r"teacher is 'prober', but no regime is a market; .* bilateral_teacher"):
+            load_sft("", changes, over, ["bilateral"])
+    assert load_sft("laptop", [], {}, ["bilateral"]).teacher == "prober"
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

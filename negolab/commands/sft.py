@@ -30,7 +30,12 @@ def add_parser(commands: Any) -> None:
         help="regimes of the scripted games: in_distribution, ood_diverse, bilateral (default with --teacher: the "
         "first two); weights and knobs by --set regimes.NAME.KEY=VALUE",
     )
-    parser.add_argument("--scripted", type=whole(1, 10_000_000), metavar="N", help="scripted episodes in all")
+    parser.add_argument(
+        "--scripted",
+        type=whole(0, 10_000_000),
+        metavar="N",
+        help="scripted episodes in all; 0: none, whatever the profile says",
+    )
     parser.add_argument(
         "--seats", metavar="WHO", help="whose replies are learnt: learner (default), seller, buyers, buyer-1, ..., all"
     )

@@ -12,27 +12,28 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from negolab.catalog import AUTO, SAMPLE, find_data, load_catalog
+from negolab.catalog import AUTO, SAMPLE
 from negolab.errors import NegolabError
 from negolab.metrics import Summary
 from negolab.policies.fingerprint import fingerprint
-from negolab.policies.spec import located
 from negolab.trainer import checkpoints, evaluation, records
 from negolab.trainer.advantages import advantages_of
 from negolab.trainer.batches import SubStep, sub_steps_of
 from negolab.trainer.interrupts import Interrupts, interrupts
 from negolab.trainer.preparation import (
     Say,
+    catalog_of,
     check_packages,
     check_sampler,
     described,
     load_model,
     make_sampler,
     make_task,
+    settled,
 )
 from negolab.trainer.processes import Elsewhere, Processes, as_known, known_to_all, together
 from negolab.trainer.progress import counted
@@ -80,7 +81,7 @@ def train(settings: TrainSettings, out: str | Path, *, say: Say | None = None, p
     folder, say = Path(out), say or (lambda line: None)
     if not settings.model:
         raise NegolabError("model names nothing to train; give a folder with a model, or a name on the hub")
-    settings = replace(settings, model=located(settings.model))
+    settings = settled(settings)
     records.check_place(folder)
     if _is_finished(settings, folder):
         if os.environ.get("RANK", "0") == "0":
@@ -112,7 +113,7 @@ def _is_finished(settings: TrainSettings, folder: Path) -> bool:
     known = records.begun_as(folder, _told(settings, base), base)
     if known is None or any(split not in records.SPLITS for split in (settings.train_split, settings.eval_split)):
         return False
-    catalog, data = load_catalog(find_data(settings.data)), known["task"].get("data")
+    catalog, data = catalog_of(settings), known["task"].get("data")
     return isinstance(data, dict) and data.get("sha256") == catalog.data_sha256
 
 
@@ -173,10 +174,11 @@ class _Run(Start):
     def _plan(self) -> str:
         """What will be learnt from, in one line: a catalogue that was never fetched must not go unnoticed."""
         settings, told = self.settings, self.task.describe()
+        unit = "cluster" if "train_clusters" in told else "product"
         unfetched = settings.data == AUTO and told["data"]["name"] == SAMPLE
         return (
             f"{counted(settings.steps, 'step')} of {counted(settings.groups, 'market')} x {settings.group_size} "
-            f"episodes, {counted(told['train_products'], 'product')} of {told['data']['name']} to learn from"
+            f"episodes, {counted(told[f'train_{unit}s'], unit)} of {told['data']['name']} to learn from"
             + ("; the real ones are not here: negolab data fetch" if unfetched else "")
         )
 

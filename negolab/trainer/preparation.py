@@ -10,14 +10,20 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from negolab.catalog import find_data, load_catalog
+from negolab.catalog import Catalog, find_data, load_catalog
+from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
 from negolab.policies.chat_template import first_line
 from negolab.policies.fingerprint import fingerprint
+from negolab.plan import catalog_for
+from negolab.policies.spec import located
 from negolab.trainer.learning import LearningSettings
 from negolab.trainer.lora import serving_problem
+from negolab.trainer.markets import unit_of
 from negolab.trainer.settings import TrainSettings
 from negolab.trainer.task import SellerTask, Task, Weighted
 
@@ -31,6 +37,22 @@ _PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets")
 
 def _packages(settings: LearningSettings) -> list[str]:
     return [*_PACKAGES, *(["peft"] if settings.lora is not None else [])]
+
+
+L = TypeVar("L", bound=LearningSettings)
+
+
+def settled(settings: L) -> L:
+    """Settings whose model is where it lies. Needs no package.
+
+    Raises ``NegolabError`` where it is not there, and for a revision of a folder, which has none.
+    """
+    place = located(settings.model)
+    if settings.revision and Path(place).exists():
+        raise NegolabError(
+            f"revision is {settings.revision!r}, but {settings.model} is on this machine: none is fetched"
+        )
+    return replace(settings, model=place)
 
 
 def check_packages(settings: LearningSettings) -> None:
@@ -55,9 +77,22 @@ def check_sampler(settings: TrainSettings) -> None:
             raise NegolabError(problem)
 
 
+def catalog_of(settings: TrainSettings) -> Catalog | ClusterCatalog:
+    """What a run learns from: products, or clusters where its regimes sell several items.
+
+    Raises ``NegolabError`` for regimes that have no common catalogue, and for a source that cannot be used.
+    """
+    source = find_data(settings.data)
+    if settings.task == "buyer":
+        return load_catalog(source)
+    regimes = [chosen for chosen, _ in settings.weighted_regimes()]
+    unit_of(regimes)
+    return catalog_for(regimes[0], source)
+
+
 def make_task(settings: TrainSettings) -> Task:
     """What is learnt, with the data it needs. Raises ``NegolabError`` for the first thing that is wrong."""
-    catalog = load_catalog(find_data(settings.data))
+    catalog = catalog_of(settings)
     if settings.task == "buyer":
         made: Task = importlib.import_module("negolab.trainer.buyer_task").make_buyer_task(settings, catalog)
         return made

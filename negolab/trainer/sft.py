@@ -9,6 +9,7 @@ it. With an adapter its weights hold the adapter, and ``OUT/adapter`` the adapte
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,12 @@ from typing import Any
 import orjson
 
 from negolab.errors import NegolabError
+from negolab.pocket.words import SPOKEN
 from negolab.policies.fingerprint import fingerprint
-from negolab.policies.spec import TransformersSpec, located
+from negolab.policies.spec import TransformersSpec
 from negolab.trainer import checkpoints, records
 from negolab.trainer.interrupts import interrupts
-from negolab.trainer.preparation import Say, check_packages, described, load_model
+from negolab.trainer.preparation import Say, check_packages, described, load_model, settled
 from negolab.trainer.progress import counted
 from negolab.trainer.sft_data import SftData, build, order_of, sources_of
 from negolab.trainer.sft_settings import SftSettings
@@ -67,7 +69,7 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
         raise NegolabError("model names nothing to train; give --model: a folder with a model, or a name on the hub")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise NegolabError("negolab sft runs in one process; start it without accelerate or torchrun")
-    settings = replace(settings, model=located(settings.model))
+    given, settings = settings, _settled(settings)
     records.check_place(folder)
     steps = _finished(settings, folder)
     if steps is not None:
@@ -75,6 +77,8 @@ def tune(settings: SftSettings, out: str | Path, *, say: Say | None = None, prog
         return Tuned(folder, steps, 0, 0.0, None, None)
     check_packages(settings)
     data = read(settings)
+    if settings.words != given.words and settings.words == "pocket":
+        say("Scripted players speak in the few words that this model knows (words: pocket).")
     for line in data.lines():
         say(line)
     steps = steps_of(settings, len(data.train))
@@ -92,11 +96,31 @@ def read(settings: SftSettings) -> SftData:
     from negolab.policies.chat_template import ChatFormat, load_tokenizer
     from negolab.policies.hf_model import context_of, load_config
 
-    spec = TransformersSpec(model=located(settings.model), revision=settings.revision)
+    settings = _settled(settings)
+    spec = TransformersSpec(model=settings.model, revision=settings.revision)
     context = context_of(load_config(spec))
     if settings.max_length is not None and settings.max_length > context:
         raise NegolabError(f"max_length is {settings.max_length:,}; the model's context is {context:,}")
     return build(settings, ChatFormat(load_tokenizer(spec.model, spec.revision), settings.thinking), context)
+
+
+def _settled(settings: SftSettings) -> SftSettings:
+    """With the model where it lies, and ``words`` that it can write."""
+    settings = settled(settings)
+    if settings.words != "auto" or not settings.weighted_regimes():
+        return settings
+    return replace(settings, words="pocket" if _is_pocket(Path(settings.model)) else "plain")
+
+
+def _is_pocket(folder: Path) -> bool:
+    """Whether most of what pocket models may say are tokens of the model in ``folder``. One on the hub, which is not
+    fetched for this, is taken for none."""
+    try:
+        content = (folder / "tokenizer.json").read_bytes()
+    except OSError:
+        return False
+    phrases = [json.dumps(phrase, ensure_ascii=False).encode() for phrase in SPOKEN]
+    return sum(phrase in content for phrase in phrases) > len(phrases) / 2
 
 
 def steps_of(settings: SftSettings, samples: int) -> int:
@@ -125,6 +149,8 @@ def _finished(settings: SftSettings, folder: Path) -> int | None:
 def _told(settings: SftSettings, base: Mapping[str, str]) -> dict[str, Any]:
     """Settings as the manifest holds them."""
     plain = {**settings.to_json(), "model": base["model"]}
+    if plain["words"] == "auto":  # nobody speaks
+        plain["words"] = "plain"
     for name in ("runs", "data"):  # paths; what they hold is in the data's own description
         del plain[name]
     return plain

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from negolab.trainer.settings import TrainSettings
 SEATS = ("learner", "seller", "buyers", "all")
 OUTCOMES = ("deal", "no_deal", "violation", "aborted")
 SAMPLES = ("auto", "turn")
-WORDS = ("plain", "pocket")
+WORDS = ("auto", "plain", "pocket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,15 @@ class SftSettings(LearningSettings):
     """Who sells in scripted markets (``negolab evaluate --seller``); nothing: no scripted markets."""
     bilateral_teacher: str = setting("patient", text, "a bilateral buyer's name, or module:factory")
     """Who buys in scripted bilateral games, from the scripted seller."""
-    scripted: int = setting(512, whole(1, 10_000_000), "a whole number from 1 to 10,000,000")
-    """Scripted episodes in all, divided among ``regimes`` by weight."""
+    scripted: int = setting(512, whole(0, 10_000_000), "a whole number from 0 to 10,000,000")
+    """Scripted episodes in all, divided among ``regimes`` by weight. 0: none, whatever a profile says of them."""
     regimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Scripted games by name. Each may hold ``base`` (the named regime that it starts from, by default its own name),
     ``weight`` (1), and any knob of a regime. Mix numbers of buyers and messages: who has never seen five buyers breaks
     the rules with five. Empty: none, or with ``teacher`` in_distribution and ood_diverse."""
-    words: str = setting("plain", one_of(WORDS), " or ".join(WORDS))
-    """How scripted players speak: as they do, or in the few words that the pocket models know."""
+    words: str = setting("auto", one_of(WORDS), ", ".join(WORDS))
+    """How scripted players speak: as they do, or in the few words that the pocket models know; auto: so that the model
+    can write it."""
     data: str = setting("sample", text, "sample, auto, or a folder with the catalogue")
     """The products of scripted games."""
     split: str = setting("train", text, "a split")
@@ -86,7 +87,8 @@ class SftSettings(LearningSettings):
     schedule: str = setting("linear", one_of(SCHEDULES), ", ".join(SCHEDULES))
     """Of the learning rate, after warm-up, to 0 at the last step unless constant."""
     merge: bool = setting(True, switch, "true or false")
-    """With an adapter: write the model with the adapter in its weights as well, to be played and trained further."""
+    """With an adapter: write the model with the adapter in its weights as well, to be played and trained further.
+    Without one, all weights are written anyway."""
 
     eval_every: int = setting(50, whole(0, MANY), f"a whole number from 0 (never) to {MANY:,}")
     """Steps between measurements on held-out products; the first before step 0, and one after the last."""
@@ -98,7 +100,30 @@ class SftSettings(LearningSettings):
             raise NegolabError(f"micro_batch {self.micro_batch} does not divide batch {self.batch}")
         if self.steps is not None and self.warmup_steps > self.steps:
             raise NegolabError(f"warmup_steps {self.warmup_steps} is above steps {self.steps}")
-        self.weighted_regimes()
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """Raise ``NegolabError`` for a setting of which nothing would come beside the others: its user expects more."""
+        games = [found.game for found, _ in self.weighted_regimes()]
+        changed = {option.name for option in fields(self) if getattr(self, option.name) != option.default}
+        for name in ("scripted", "words", "data", "split", "bilateral_teacher"):
+            if name in changed and self.runs and self.scripted and not games:
+                raise NegolabError(
+                    f"{name} is {getattr(self, name)!r}, but no games are scripted: give --teacher or regimes, or "
+                    f"leave {name} out"
+                )
+        if "bilateral_teacher" in changed and self.scripted and "bilateral" not in games:
+            raise NegolabError(
+                f"bilateral_teacher is {self.bilateral_teacher!r}, but no regime is bilateral; the markets' is teacher"
+            )
+        if self.held_out and not self.eval_every:
+            raise NegolabError(
+                f"held_out is {self.held_out:g} and eval_every 0: what is held out would be neither learnt nor measured"
+            )
+        if not self.merge and self.lora is None:
+            raise NegolabError(
+                "merge is false, but there is no adapter that could stay alone: set lora, such as rank: 8"
+            )
 
     def weighted_regimes(self) -> list[tuple[Regime, float]]:
         """The regimes of scripted games with their weights; empty where none are played.
@@ -108,7 +133,7 @@ class SftSettings(LearningSettings):
         given = dict(self.regimes)
         if not given and self.teacher:
             given = {"in_distribution": {}, "ood_diverse": {}}
-        if not given:
+        if not given or not self.scripted:
             return []
         for name, knobs in given.items():
             if knobs is not None and not isinstance(knobs, Mapping):
@@ -149,4 +174,11 @@ def load_sft(
             raise NegolabError(f"{where}: regimes is {there!r}; allowed: names with their settings")
         given["regimes"] = {name: there.get(name) or {} for name in regimes}
     options.put(given, changes, SftSettings)
-    return SftSettings(**options.values(given, where, SftSettings))
+    made = SftSettings(**options.values(given, where, SftSettings))
+    games = [found.game for found, _ in made.weighted_regimes()]
+    named = "teacher" in (over or {}) or any(change.partition("=")[0].strip() == "teacher" for change in changes)
+    if made.teacher and named and games and "market" not in games:  # a profile's own may be of no use
+        raise NegolabError(
+            f"teacher is {made.teacher!r}, but no regime is a market; who buys in bilateral games is bilateral_teacher"
+        )
+    return made
