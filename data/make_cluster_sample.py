@@ -2,7 +2,7 @@
 
 Run ``python data/make_cluster_sample.py`` from anywhere; ``data/clusters/sample.json`` has the same bytes every time,
 on every machine, in the format that anybody may write (``negolab.cluster_files``). Nothing in it is real. What is taken
-from the paper (2609.33289, section 6) is the shape: 13 categories, one of them held out, the musical instruments, at
+from the paper (2609.33289, section 4) is the shape: 13 categories, one of them held out, the musical instruments, at
 $165.49 median list price against $44.10; five products a cluster; dearest over cheapest list price 1.85 at the median;
 4.4 brands a cluster, all five different in 59 %; split by cluster, a fifth of the other categories' tested.
 

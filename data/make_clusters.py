@@ -1,4 +1,4 @@
-"""Group the published products into clusters of five substitutes (2609.33289, section 6) and write their codenames.
+"""Group the published products into clusters of five substitutes (2609.33289, section 4) and write their codenames.
 
     python data/make_clusters.py --data data/AmazonHistoryPrice      # data/clusters/amazon_history_price.json
 

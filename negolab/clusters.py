@@ -1,4 +1,4 @@
-"""Clusters of substitutable products, their catalogues and splits (2609.33289, section 6: five products of one kind).
+"""Clusters of substitutable products, their catalogues and splits (2609.33289, section 4: five products of one kind).
 
 A cluster is to a market of several items what a product is to a market of one: what is drawn from, split and repeated.
 The paper's own clusters are not published. ``load_clusters`` knows three kinds of sources: the bundled, invented ones

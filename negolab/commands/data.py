@@ -120,7 +120,7 @@ def run_clusters(args: argparse.Namespace) -> int:
 
 
 def cluster_lines(clusters: Sequence[Cluster], parts: Mapping[str, str], brands: Mapping[str, str]) -> list[str]:
-    """What clusters are like, line by line, beside the paper's own (2609.33289, section 6).
+    """What clusters are like, line by line, beside the paper's own (2609.33289, section 4).
 
     ``parts``: split by cluster name; ``brands``: brand by codename. Brands are counted where all products of a cluster
     have one, list prices are those of all products.
