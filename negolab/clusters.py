@@ -86,22 +86,23 @@ class ClusterCatalog:
         return {cluster.name: cluster for cluster in self.clusters}
 
     def split(self, name: str) -> list[Cluster]:
-        """Clusters of a split in the catalogue's order: ``train``, ``test``, ``held_out``, ``all``, or a JSON file that
-        lists cluster names.
+        """Clusters of a split in the catalogue's order: ``train``, ``test``, ``held_out``, several of these joined by
+        ``+``, ``all``, or a JSON file that lists cluster names.
 
         Raises ``NegolabError`` for any other name, for fixed splits where the source states none, and for a file that
         is not a list of known cluster names.
         """
         if name == "all":
             return list(self.clusters)
-        if name in self.splits:
-            return self._chosen(self.splits[name])
+        parts = name.split("+")
+        if all(part in self.splits for part in parts):
+            return self._chosen([cluster for part in parts for cluster in self.splits[part]])
         if name.endswith(".json") or Path(name).is_file():
             return self._chosen(self._names_from_file(Path(name)))
         known = ", ".join(self.splits) or "none for this source"
         raise NegolabError(
             f"split {name!r} does not exist for clusters {self.name!r}; fixed splits: {known}; "
-            "also allowed: all, or the path of a JSON file with a list of cluster names"
+            "also allowed: all, some of them as in train+test, or the path of a JSON file with a list of cluster names"
         )
 
     def _chosen(self, names: Sequence[str]) -> list[Cluster]:

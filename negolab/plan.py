@@ -121,7 +121,7 @@ class Plan:
         if isinstance(self.settings.seller, ModelSpec):
             settings["seller"] = f"{self.settings.seller.engine}:{self.settings.seller.label}"
         settings["products"] = len(self.schedule.units)
-        if self.settings.split != "all" and self.settings.split not in self.catalog.splits:
+        if self.settings.split != "all" and not set(self.settings.split.split("+")) <= set(self.catalog.splits):
             settings["split"] = "file"  # not its path: the products themselves are part of the run
         players = {"seller": seller.describe(), "buyers": {kind: p.describe() for kind, p in buyers.items()}}
         data = {

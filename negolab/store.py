@@ -36,6 +36,7 @@ _MAX_PER_PRODUCT = 1_000_000  # the most that a schedule allows
 # colour must not keep a run from being resumed.
 _DECIDING = (
     "catalog.py",
+    "cluster_files.py",
     "clusters.py",
     "environment",
     "episodes.py",

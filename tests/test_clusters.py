@@ -314,3 +314,12 @@ def test_command(sample: ClusterCatalog, tmp_path: Path, capsys: pytest.CaptureF
     )
     assert main(["data", "clusters", "--show", "lamps"]) == 2
     assert "cluster 'lamps' is not in split 'all'" in capsys.readouterr().err
+
+
+def test_splits_joined_by_a_plus_are_one_in_the_catalogues_order():
+    catalog = load_clusters(SAMPLE)
+    both = catalog.split("train+test")
+    assert both == catalog.split("test+train") and len(both) == len(catalog.split("train")) + len(catalog.split("test"))
+    assert {cluster.name for cluster in both} == {*catalog.splits["train"], *catalog.splits["test"]}
+    with pytest.raises(NegolabError, match=r"'train\+tset' does not exist"):
+        catalog.split("train+tset")
