@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from negolab.catalog import Catalog, find_data, load_catalog
 from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
+from negolab.plan import catalog_for
 from negolab.policies.chat_template import first_line
 from negolab.policies.fingerprint import fingerprint
-from negolab.plan import catalog_for
 from negolab.policies.spec import located
 from negolab.trainer.learning import LearningSettings
 from negolab.trainer.lora import serving_problem

@@ -158,8 +158,8 @@ def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {k: "file" if k in _SPLITS and v not in SPLITS else v for k, v in made.items()}
 
 
-SPLITS = ("train", "test", "all")
-"""Those that a catalogue has; any other is a file's."""
+SPLITS = ("train", "test", "held_out", "all")
+"""Those that a catalogue of products or clusters has; any other is a file's."""
 _SPLITS = ("train_split", "eval_split", "split")
 _PLAYERS = ("buyers", "task_options", "sampler_options")
 """Settings that hold options of language models."""

@@ -1,7 +1,7 @@
 """What is learnt: which seat, on which markets, against whom, for which reward.
 
-``Task`` is all that the training loop knows of a paper. ``SellerTask`` is the seller of 2607.05863 (sections 3, 9.2);
-how both papers' tasks draw their markets stands in ``trainer.markets``.
+``Task`` is all that the training loop knows of a paper. ``SellerTask`` is the seller of 2607.05863 (sections 3, 9.2)
+and, where regimes sell several items, of 2609.33289; how all tasks draw their markets stands in ``trainer.markets``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from negolab.catalog import Catalog
+from negolab.clusters import ClusterCatalog
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
 from negolab.errors import NegolabError
-from negolab.metrics import METRICS, Metric
+from negolab.metrics import Metric, metrics_of
 from negolab.policies.base import Policy
 from negolab.policies.cast import Cast
 from negolab.policies.model import LanguageModel
@@ -32,7 +33,7 @@ class Task(Protocol):
     seat: int
     """The learner's, in every market: 0 the seller, 1..N the buyers."""
     steps_per_epoch: float
-    """Steps in which every product of the train split comes once."""
+    """Steps in which every product, or cluster, of the train split comes once."""
 
     @property
     def opponents(self) -> Sequence[Policy]:
@@ -58,7 +59,7 @@ class Task(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
-        """Columns of ``metrics.csv`` and ``eval.csv`` that are means over episodes."""
+        """Columns of ``metrics.csv`` and ``eval.csv`` that are means over episodes, or over items, pairs and sales."""
         ...
 
     def check(self, learner: LanguageModel) -> list[str]:
@@ -80,14 +81,15 @@ class Task(Protocol):
 
 
 class SellerTask(ProductTask):
-    """Learn to sell (2607.05863): reward of equation (1), sealed buyers by type. See ``Task``."""
+    """Learn to sell one item (2607.05863, reward of equation (1)) or several (2609.33289) to sealed
+    buyers. See ``Task``."""
 
     name = "seller"
     seat = SELLER
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: Catalog | ClusterCatalog,
         regimes: Sequence[Weighted],
         *,
         seed: int,
@@ -99,9 +101,11 @@ class SellerTask(ProductTask):
         eval_products: int | None = None,
         eval_per_product: int = 2,
     ) -> None:
-        """``buyers``: language models by buyer type, ``"*"`` for all types not named; the others are scripted.
+        """``catalog``: products, or clusters where the regimes sell several items (``plan.catalog_for``).
+        ``buyers``: language models by buyer type, ``"*"`` for all types not named; the others are scripted.
 
-        Raises ``NegolabError`` for a split, type or number that does not exist.
+        Raises ``NegolabError`` for a split, type or number that does not exist, and for regimes of one item beside
+        regimes of several.
         """
         other = next((w.regime for w in regimes if w.regime.game != "market"), None)
         if other is not None:  # there the buyer is paid, and the seller guarded
@@ -139,7 +143,8 @@ class SellerTask(ProductTask):
     @property
     def metrics(self) -> Mapping[str, Metric]:
         """See ``Task``."""
-        return METRICS
+        regime = self._markets.regimes[0].regime  # all have the same protocol
+        return metrics_of(regime.game, regime.protocol)
 
     def describe(self) -> dict[str, Any]:
         """See ``Task``."""
@@ -148,7 +153,8 @@ class SellerTask(ProductTask):
 
 
 def opponents(regimes: Sequence[Regime], models: Mapping[str, ModelSpec]) -> dict[str, Policy]:
-    """The buyers of all ``regimes`` by type: ``models`` by type (``"*"``: every type not named), the others scripted.
+    """The buyers of all ``regimes``, which share a protocol, by type: ``models`` by type (``"*"``: every type not
+    named), the others scripted.
 
     Raises ``NegolabError`` for a type that no regime has.
     """
@@ -158,5 +164,5 @@ def opponents(regimes: Sequence[Regime], models: Mapping[str, ModelSpec]) -> dic
             raise NegolabError(f"no buyer of type {kind!r} in this task; allowed: {', '.join(types)}, or *")
     by_type = {kind: spec for kind in types if (spec := models.get(kind, models.get("*"))) is not None}
     made = make_models(by_type.values())
-    scripted = make_buyers([kind for kind in types if kind not in by_type])
+    scripted = make_buyers([kind for kind in types if kind not in by_type], regimes[0].protocol)
     return {kind: made[by_type[kind]] if kind in by_type else scripted[kind] for kind in types}
