@@ -57,6 +57,7 @@ __all__ = [
     "table",
     "to_latex",
     "to_markdown",
+    "wide_records",
 ]
 
 ARXIV = "2607.05863"
@@ -260,7 +261,7 @@ def side_by_side(ours: pd.DataFrame, which: Which, source: str | Mapping[str, st
     if "seller" not in ours.columns:
         raise NegolabError(f"a table of results needs a column 'seller'; found: {', '.join(map(str, ours.columns))}")
     records = published(which)
-    for row in _wide_records(ours):
+    for row in wide_records(ours):
         records.append(_our_record(row, source if isinstance(source, str) else source[str(row["seller"])]))
     for record in records:
         for part, value in (("", 1 - record["below_cost_rate"]), ("_se", record["below_cost_rate_se"])):
@@ -302,7 +303,8 @@ def _our_record(row: dict[Any, Any], source: str) -> dict[str, Any]:
     return record
 
 
-def _wide_records(ours: pd.DataFrame) -> list[dict[Any, Any]]:
+def wide_records(ours: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Rows of a table of results, wide or long as ``side_by_side`` takes it, each with ``metric``, ``_se``, ``_n``."""
     if not {"metric", "mean"} <= set(ours.columns):
         return ours.to_dict("records")
     by_seller: dict[str, dict[Any, Any]] = {}

@@ -30,6 +30,16 @@ METRICS: tuple[str, ...] = tuple(METRIC_LABELS)
 TABLE_METRICS: tuple[str, ...] = METRICS[:6]
 """The six metric columns of tables 1, 2, 9 and 10."""
 
+ITEM_METRIC_LABELS: dict[str, str] = {
+    "reward": METRIC_LABELS["reward"],
+    "item_deal_rate": "Item Deal Rate",
+    "violation_rate": "Violation Rate (all kinds)",
+    "surplus_ratio": METRIC_LABELS["surplus_ratio"],
+    "optimal_pair_coverage": "Optimal-Pair Offer Coverage Rate",
+    "top_buyer_rate": METRIC_LABELS["top_buyer_rate"],
+}
+"""The same for the market of several items: the six metrics of 2609.33289, section 6, in its order."""
+
 LOWER_IS_BETTER: frozenset[str] = frozenset({"below_cost_rate", "violation_rate"})
 
 
@@ -68,7 +78,7 @@ def _digits(metric: str, value: float, signed: bool = True) -> str:
         return f"{value:+z.3f}" if signed else f"{value:.3f}"
     if metric == "distinct_buyers":
         return f"{value:.2f}"
-    if metric == "top_buyer_rate":
+    if metric in ("top_buyer_rate", "optimal_pair_coverage"):
         return f"{value:.3f}"
     return f"{100 * value:.1f}%"
 
@@ -93,7 +103,7 @@ def places(values: Sequence[float], metric: str) -> list[int]:
 
 def heading(metric: str) -> str:
     """A metric's label with the direction in which it is better."""
-    return METRIC_LABELS.get(metric, metric) + (" ↓" if metric in LOWER_IS_BETTER else " ↑")
+    return (METRIC_LABELS | ITEM_METRIC_LABELS).get(metric, metric) + (" ↓" if metric in LOWER_IS_BETTER else " ↑")
 
 
 def grid(
