@@ -380,9 +380,14 @@ class Scenario(NamedTuple):
 
 
 def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -> Scenario:
-    """Draw the ``rep``-th market of ``unit`` under ``seed``; ``episode`` only names its place in the run."""
+    """Draw the ``rep``-th market of ``unit`` under ``seed``; ``episode`` only names its place in the run.
+
+    Raises ``NegolabError`` where the unit has fewer items than the regime sells, and where it wants a cluster.
+    """
     if isinstance(unit, Cluster):
         return _draw_items(regime, unit, seed, rep, episode)
+    if regime.n_items > 1 or regime.item_correlation or regime.buyer_correlation:
+        raise _no_cluster(regime, f"{unit.listing.codename} is a product")
     rng = generator(seed, "market", unit.listing.codename, rep)
     n, list_cents = regime.n_buyers, unit.listing.list_cents
     # All numbers are drawn in every regime, so switching one knob leaves the other draws alone.
@@ -404,10 +409,16 @@ def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -
     persona = personas[0] if len(personas) == 1 else personas[int(rng.random() * len(personas))]
     if regime.first_offer_rate < 1.0 and openings is not None:
         free = rng.random(n) >= regime.first_offer_rate
-        openings = tuple([None if is_free else fixed for is_free, fixed in zip(free, openings, strict=True)])
+        opened = zip(free, openings, strict=True)
+        openings = None if free.all() else tuple([None if is_free else fixed for is_free, fixed in opened])
     name, game = unit.listing.codename, (regime.game, regime.reject, persona, regime.protocol)
     fields = (episode, rep, regime.name, name, (unit,), k, t, tuple(zip(budgets)), openings, buyer_types, keys, *game)
     return tuple.__new__(Scenario, fields)  # a third of the time of the named tuple's own constructor
+
+
+def _no_cluster(regime: Regime, what: str) -> NegolabError:
+    wanted = f"sells {regime.n_items} items" if regime.n_items > 1 else "has correlated valuations"
+    return NegolabError(f"regime {regime.name} {wanted}, which needs clusters; {what}")
 
 
 def _draw_items(regime: Regime, cluster: Cluster, seed: int, rep: int, episode: int) -> Scenario:
@@ -465,7 +476,7 @@ def _ratios(regime: Regime, uniform: Any, factors: Any) -> list[list[float]]:
     if a == b == 0:
         return uniform.tolist()
     n, m = uniform.shape
-    own = math.sqrt(1 - a - b)
+    own = math.sqrt(1 - (a + b))  # 1 - a - b may come out below zero: 1 - 0.9 - 0.1 does
     rich, fine = math.sqrt(b) * factors[:n], math.sqrt(a) * factors[n:]
     normal = NormalDist()
     return [
@@ -488,8 +499,9 @@ class Schedule(Sequence[Scenario]):
         if not units:
             raise NegolabError("nothing to play: the catalogue or the chosen split is empty")
         self.regime, self.units, self.seed, self.per_product = regime, units, seed, per_product
-        if regime.n_items > 1 and not all(isinstance(unit, Cluster) for unit in units):
-            raise NegolabError(f"regime {regime.name} sells {regime.n_items} items of a cluster; these are products")
+        clusters = all(isinstance(unit, Cluster) for unit in units)
+        if not clusters and (regime.n_items > 1 or regime.item_correlation or regime.buyer_correlation):
+            raise _no_cluster(regime, "these are products")
         for unit in units:
             if isinstance(unit, Cluster) and len(unit.products) < regime.n_items:
                 raise NegolabError(
