@@ -10,13 +10,13 @@ from negolab.episodes import Episode
 from negolab.metrics.common import (
     UPKEEP,
     Metric,
+    Summary,
     aborted_rate,
     deal_rate,
     distinct_buyers,
     reward,
     seller_messages,
     seller_violation,
-    summarise,
     turns,
     violation_rate,
 )
@@ -88,7 +88,10 @@ def first_offer_match(episodes: Iterable[Episode]) -> dict[str, Estimate]:
     Eligible are episodes in which every buyer opened with a price. Equal openings (or budgets) are broken by slot
     order, as a stable sort does.
     """
-    return summarise(episodes, {"full_rank_match": _full_rank_match, "top1_match": _top1_match})
+    summary = Summary({"full_rank_match": _full_rank_match, "top1_match": _top1_match})
+    for episode in episodes:
+        summary.add(episode)
+    return summary.estimates()
 
 
 def _rankings(episode: Episode) -> tuple[list[int], list[int]] | None:
