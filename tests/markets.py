@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from negolab.catalog import Listing, Product
 from negolab.environment import Market, Move, Turn
 from negolab.parser import parse_buyer, parse_seller, render_buyer, render_seller
-from negolab.scenario import Scenario
+from negolab.scenario import REGIMES, Scenario
 
 CODE = "baby-products_17"
 CADDY = Product(Listing(CODE, "Stroller caddy", "Holds two bottles.", "baby-products", 3499), 1875)
+
+ONE_ITEM = {name: drawn for name, drawn in REGIMES.items() if drawn.n_items == 1}
+"""The regimes of 2607.05863, whose markets sell one product."""
 
 # Prices from table 13 and sections 14.2 and 14.3; (seat, verb, cents, target).
 Script = Sequence[tuple[int, str, int, int | None]]
@@ -55,6 +58,12 @@ def market(budgets=(1764, 3837, 2583), openings=(995, 1045, 928), k=3, t=7, type
         buyer_types=types,
         keys=tuple(range(len(budgets) + 1)),
     )
+
+
+def openings_of(scenario: Scenario) -> tuple[int, ...]:
+    """Every buyer's regulated first offer for the only item."""
+    assert all(fixed is not None and len(fixed) == 1 for fixed in scenario.openings)
+    return tuple(fixed[0] for fixed in scenario.openings)
 
 
 UNTRAINED_MARKET = market(budgets=(2540, 1813, 4011), openings=(1050, 905, 933))

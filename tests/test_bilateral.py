@@ -125,7 +125,7 @@ def test_reject_is_an_action_only_where_the_game_has_it():
     for parse in (parse_buyer, parse_bilateral_seller):
         off, on = parse(text, CODE), parse(text, CODE, reject=True)
         assert isinstance(off, Violation) and off.kind == "format"
-        assert isinstance(on, Move) and on[:2] == ("REJECT", None)
+        assert isinstance(on, Move) and on[:2] == ("REJECT", ())
         assert parse(text + f" $5 (1x {CODE})", CODE, reject=True).kind == "format"
 
 
@@ -165,7 +165,8 @@ def test_each_side_has_its_own_offer_and_no_target():
 def test_what_is_written_is_read_back(verb, cents, talk):
     price = None if verb == "QUIT" else cents
     move = parse_bilateral_seller(render_buyer(verb, price, talk, "t", CODE), CODE)
-    assert isinstance(move, Move) and move[:4] == (verb, price, None, talk.strip())
+    assert isinstance(move, Move) and (move.verb, move.price, *move[2:4]) == (verb, price, None, talk.strip())
+    assert move.offers == (() if price is None else ((1, price),))
 
 
 def test_a_seat_that_could_not_speak_aborts_the_game():
@@ -321,8 +322,9 @@ def test_personas_are_drawn_evenly_and_leave_the_other_draws_alone(sample_catalo
 def test_games_and_regimes_come_back_from_their_records(sample_catalog, knobs):
     chosen = regime("bilateral", **knobs)
     assert Regime.from_json(chosen.to_json()) == chosen
-    scenario = draw(chosen, sample_catalog.products[0], seed=5, rep=1, episode=4)
-    assert Scenario.from_json(4, scenario.to_json(), sample_catalog.products[0]) == scenario
+    item = sample_catalog.products[0]
+    scenario = draw(chosen, item, seed=5, rep=1, episode=4)
+    assert Scenario.from_json(4, scenario.to_json(), {item.listing.codename: item}) == scenario
 
 
 @pytest.mark.parametrize(
@@ -364,7 +366,7 @@ def test_stored_games_replay_to_what_was_stored(sample_catalog, reject):
 def test_a_changed_price_is_found():
     episode = next(e for e in play_bilateral(20, "naive", "persona") if e.outcome.reason == "seller_deal")
     last = episode.turns[-1]
-    episode.turns[-1] = last._replace(price=last.price + 1)
-    assert "price replays as" in replay(episode)[0]
+    episode.turns[-1] = last._replace(offers=((1, last.price + 1),))
+    assert "offers replays as" in replay(episode)[0]
     episode.turns[-1], episode.reward = last, episode.reward + 0.01
     assert "reward replays as" in replay(episode)[0]

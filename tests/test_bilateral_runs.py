@@ -75,7 +75,7 @@ def test_workers_and_an_interruption_do_not_change_a_byte(run, tmp_path):
         (lambda d: d["scenario"].update(persona="neutral"), "persona differ"),
         (lambda d: d["scenario"].update(reject=False), "reject differ"),
         (lambda d: d["scenario"].update(game="market"), "game differ"),
-        (lambda d: d["turns"][0].__setitem__(4, d["turns"][0][4] - 1), "price replays as"),
+        (lambda d: d["turns"][0].__setitem__(4, [[1, d["turns"][0][4][0][1] - 1]]), "offers replays as"),
         (lambda d: d["players"].__setitem__(1, "naive"), "players are"),
     ],
 )

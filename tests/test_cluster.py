@@ -14,11 +14,11 @@ import pytest
 
 import negolab.cluster
 import negolab.ray_start
+from markets import ONE_ITEM
 from negolab.cluster import joined
 from negolab.errors import NegolabError
 from negolab.evaluate import Settings, evaluate, plan
 from negolab.policies.spec import spec_of
-from negolab.scenario import REGIMES
 from negolab.shares import _worker
 from negolab.store import EPISODES, PID
 from negolab.verify import verify
@@ -109,7 +109,7 @@ def test_the_driver_killed_leaves_a_run_that_goes_on_and_no_worker(tmp_path, mon
 
 
 @needs_ray
-@pytest.mark.parametrize("regime", sorted(REGIMES))
+@pytest.mark.parametrize("regime", sorted(ONE_ITEM))
 def test_a_cluster_plays_what_one_process_plays(regime, cluster, tmp_path):
     settings = Settings("satisficer", regime, split="all", per_product=2)
     assert play(tmp_path / "ray", settings, ray="local", workers=2) == play(tmp_path / "one", settings)

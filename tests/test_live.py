@@ -71,7 +71,7 @@ def test_a_resumed_row_shows_what_was_there_before(tmp_path):
 def test_an_aborted_episode_is_no_violation():
     import orjson
 
-    record = {"reward": 0.0, "scenario": {"codename": "a_1"}}
+    record = {"reward": 0.0, "scenario": {"unit": "a_1"}}
     row = Row("x")
     for outcome in (
         {"kind": "aborted", "reason": "context_limit", "seat": 0},

@@ -243,9 +243,9 @@ def test_a_buyers_deal_over_its_budget_is_refused():
 
 def test_fallback_repeats_the_bid_else_the_opening_else_quits():
     env = Market(TRAINED_MARKET)
-    assert env.fallback(2)[:2] == ("BUY", 1045)
+    assert env.fallback(2)[:2] == ("BUY", ((1, 1045),))
     step(env, *OPEN3, (0, "SELL", 3499, 2), (2, "BUY", 1800, None), (0, "SELL", 3499, 2))
-    assert env.fallback(2)[:2] == ("BUY", 1800)
+    assert env.fallback(2)[:2] == ("BUY", ((1, 1800),))
     assert Market(market(openings=None)).fallback(1).verb == "QUIT"
 
 

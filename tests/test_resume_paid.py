@@ -32,7 +32,7 @@ FACTS = {"player": "m", "cached_tokens": 2, "seconds": 0.5, "tries": 1}
 
 
 def request(episode, own=0, seat=1, attempt=0):
-    view = BuyerView.__new__(BuyerView, *[None] * (len(BuyerView._fields) - 1), ("x",) * own)
+    view = BuyerView(**{**dict.fromkeys(BuyerView._fields), "own": ("x",) * own})
     assert len(view.own) == own
     return Request(episode, seat, view, 0, 0, attempt)
 

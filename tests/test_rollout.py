@@ -4,6 +4,7 @@ import pytest
 
 from markets import CODE, TRAINED, TRAINED_MARKET, UNTRAINED, UNTRAINED_MARKET, market, text_of
 from negolab.catalog import load_catalog
+from negolab.environment import Sale
 from negolab.episodes import Episode, parse_line, replay
 from negolab.errors import NegolabError
 from negolab.metrics import METRICS, buyer_types, closing_ranks, first_offer_match, paired, summarise
@@ -259,14 +260,24 @@ def test_a_changed_record_does_not_replay():
         notes = {6: {"refused": [note] * times}}
         many = Episode(episode.scenario, episode.players, episode.turns, notes, episode.outcome, episode.reward)
         assert "refused replies" in replay(many)[0]
-    for fields in ({"price": 996}, {"verb": "DEAL"}, {"turn": 4}, {"seat": 2}, {"fallback": True}, {"text": "x"}):
+    for fields in (
+        {"offers": ((1, 996),)},
+        {"offers": ((2, 995),)},
+        {"offers": ()},
+        {"verb": "DEAL"},
+        {"turn": 4},
+        {"seat": 2},
+        {"fallback": True},
+        {"text": "x"},
+    ):
         assert replay(changed(**fields)), fields
     assert replay(changed(text=turn.text.replace("9.95", "9.96")))
     cut = Episode(episode.scenario, episode.players, episode.turns[:-1], {}, episode.outcome, episode.reward)
     assert "stops" in replay(cut)[0]
     more = Episode(episode.scenario, episode.players, [*episode.turns, turn], {}, episode.outcome, episode.reward)
     assert "after the end" in replay(more)[0]
-    other = Episode(episode.scenario, episode.players, episode.turns, {}, episode.outcome._replace(price=1), 0.5)
+    outcome = episode.outcome._replace(sales=(Sale(1, 2, 3251, 0),))
+    other = Episode(episode.scenario, episode.players, episode.turns, {}, outcome, 0.5)
     assert len(replay(other)) == 2
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from markets import CODE, text_of
+from markets import CODE, ONE_ITEM, openings_of, text_of
 from negolab.catalog import Listing, Product
 from negolab.environment import SELLER, Request
 from negolab.errors import NegolabError
@@ -94,7 +94,7 @@ def test_budgets_are_uniform_inside_their_tier_and_openings_in_theirs(slot, draw
     ratios = [s.budgets[slot] / LIST for s in drawn]
     for tier, (low, high) in enumerate(TIERS):
         assert_uniform([r for r in ratios if tier_of(r) == tier], low, high)
-    assert_uniform([s.openings[slot] / LIST for s in drawn], 0.25, 0.30)
+    assert_uniform([openings_of(s)[slot] / LIST for s in drawn], 0.25, 0.30)
 
 
 def test_one_wide_tier_is_filled_by_every_slot(diverse):
@@ -120,7 +120,7 @@ def test_what_is_drawn_for_a_slot_is_drawn_independently():
         for slot in (0, 1):
             ratio = s.budgets[slot] / LIST
             tier = tier_of(ratio)
-            facts = {"tier": tier, "place": ratio - TIERS[tier][0], "opening": s.openings[slot]}
+            facts = {"tier": tier, "place": ratio - TIERS[tier][0], "opening": openings_of(s)[slot]}
             for name, value in (facts | {"type": spread.buyer_types.index(s.buyer_types[slot])}).items():
                 columns.setdefault(f"{name} {slot}", []).append(value)
     for first, second in itertools.combinations(columns, 2):
@@ -142,11 +142,11 @@ def test_fewer_buyers_than_tiers_take_the_first_ones():
 
 def test_an_opening_never_exceeds_its_own_buyers_budget():
     """Openings above every budget are the budgets; where the ranges overlap some are cut and the others are not."""
-    assert all(s.openings == s.budgets for s in markets(IN_DISTRIBUTION.override(first_offer=(1.2, 1.3)), 50))
+    assert all(openings_of(s) == s.budgets for s in markets(IN_DISTRIBUTION.override(first_offer=(1.2, 1.3)), 50))
     free, cut = IN_DISTRIBUTION.override(budget_tiers=((5, 6),)), IN_DISTRIBUTION.override(budget_tiers=((0.26, 0.29),))
     whole = 0
     for a, b in zip(markets(free, 300), markets(cut, 300), strict=True):
-        assert b.openings == tuple(map(min, a.openings, b.budgets))
+        assert openings_of(b) == tuple(map(min, openings_of(a), b.budgets))
         whole += a.openings == b.openings
     assert 0 < whole < 300
 
@@ -162,13 +162,13 @@ def test_halves_are_rounded_up():
 def test_a_budget_and_an_opening_at_exactly_half_a_cent(list_cents, half):
     odd = IN_DISTRIBUTION.override(budget_tiers=((0.5, 0.5),), first_offer=(0.5, 0.5))
     scenario = draw(odd, product(list_cents), seed=0, rep=0)
-    assert scenario.budgets == scenario.openings == (half,) * 3
+    assert scenario.budgets == openings_of(scenario) == (half,) * 3
 
 
 def test_nothing_is_free_however_cheap_the_product():
     tiny = IN_DISTRIBUTION.override(budget_tiers=((0.001, 0.002),), first_offer=(0.001, 0.001))
     scenario = draw(tiny, product(100), seed=0, rep=0)
-    assert scenario.budgets == scenario.openings == (1, 1, 1)
+    assert scenario.budgets == openings_of(scenario) == (1, 1, 1)
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_two_hundred_products_draw_markets_of_their_own():
 def test_the_list_price_only_scales_the_market():
     small, large = (draw(IN_DISTRIBUTION, product(cents), seed=0, rep=0) for cents in (LIST // 10, LIST))
     assert small.keys == large.keys
-    for a, b in zip(small.budgets + small.openings, large.budgets + large.openings, strict=True):
+    for a, b in zip(small.budgets + openings_of(small), large.budgets + openings_of(large), strict=True):
         assert a * 10 == pytest.approx(b, abs=10)
 
 
@@ -223,7 +223,7 @@ def test_the_list_price_only_scales_the_market():
         ({"per_buyer_cap": 9}, {"per_buyer_cap"}),
         ({"message_budget": 2}, {"message_budget"}),
         ({"buyer_types": ("a", "b")}, {"buyer_types"}),
-        ({"budget_tiers": ((0.5, 0.9),)}, {"budgets"}),
+        ({"budget_tiers": ((0.5, 0.9),)}, {"valuations"}),
         ({"name": "other"}, {"regime"}),
     ],
     ids=str,
@@ -300,12 +300,14 @@ def test_no_buyer_type(value):
 def test_names_that_do_not_exist():
     with pytest.raises(NegolabError) as found:
         regime("mars")
-    assert str(found.value) == "unknown regime 'mars'; allowed: in_distribution, ood_diverse, bilateral"
+    assert str(found.value) == f"unknown regime 'mars'; allowed: {', '.join(REGIMES)}, bilateral"
+    assert list(ONE_ITEM) == ["in_distribution", "ood_diverse"]
     with pytest.raises(NegolabError) as found:
         regime("in_distribution", zeal=1, appetite=2)
     assert str(found.value) == (
-        "unknown regime knob 'appetite'; allowed: budget_tiers, buyer_types, first_offer, game, "
-        "message_budget, n_buyers, name, per_buyer_cap, personas, reject"
+        "unknown regime knob 'appetite'; allowed: budget_tiers, buyer_correlation, buyer_types, first_offer, "
+        "first_offer_rate, game, item_correlation, message_budget, n_buyers, n_items, name, per_buyer_cap, personas, "
+        "protocol, reject"
     )
 
 
@@ -369,7 +371,7 @@ def test_repetitions_that_are_none(value):
 def test_schedules_at_the_edge_of_what_is_allowed():
     schedule = Schedule(IN_DISTRIBUTION, [product()], seed=2**63 - 1, per_product=1_000_000)
     assert len(schedule) == 1_000_000 and schedule[999_999].rep == 999_999
-    with pytest.raises(NegolabError, match="no products to play: the catalogue or the chosen split is empty"):
+    with pytest.raises(NegolabError, match="nothing to play: the catalogue or the chosen split is empty"):
         Schedule(IN_DISTRIBUTION, [], seed=0)
 
 
@@ -384,31 +386,37 @@ def test_equal_budgets_share_the_better_rank():
         ((2, 2, 2, 2, 2), [1, 1, 1, 1, 1]),
         ((1, 2, 2, 2, 3), [5, 2, 2, 2, 1]),
     ):
-        assert [base._replace(budgets=budgets).rank(b) for b in range(1, 6)] == ranks
+        assert [base._replace(valuations=tuple(zip(budgets))).rank(b) for b in range(1, 6)] == ranks
 
 
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("name", ONE_ITEM)
 def test_a_scenario_comes_back_from_its_record(name):
     item = product(3499)
     scenario = draw(REGIMES[name], item, seed=4, rep=2, episode=17)
     stored = json.loads(json.dumps(scenario.to_json()))
     assert list(stored) == [
-        *("rep", "regime", "codename", "list_cents", "cost_cents", "per_buyer_cap", "message_budget"),
-        *("budgets", "openings", "buyer_types", "keys"),
+        *("rep", "regime", "per_buyer_cap", "message_budget", "buyer_types", "keys"),
+        *("unit", "list_cents", "cost_cents", "budgets", "openings"),
     ]
-    again = Scenario.from_json(17, stored, item)
+    again = Scenario.from_json(17, stored, {CODE: item})
     assert again == scenario and hash(again) == hash(scenario) and again.n_buyers == REGIMES[name].n_buyers
 
 
-@pytest.mark.parametrize("field", ["codename", "list_cents", "cost_cents"])
+@pytest.mark.parametrize("field", ["list_cents", "cost_cents"])
 def test_a_scenario_of_another_product_is_not_read(field):
     item = product(3499)
     stored = draw(IN_DISTRIBUTION, item, seed=0, rep=0).to_json()
-    stored[field] = "other_1" if field == "codename" else stored[field] + 1
-    shown = (stored["codename"], stored["list_cents"], stored["cost_cents"])
+    stored[field] += 1
+    shown = (CODE, stored["list_cents"], stored["cost_cents"])
     with pytest.raises(ValueError) as found:
-        Scenario.from_json(0, stored, item)
+        Scenario.from_json(0, stored, {CODE: item})
     assert str(found.value) == f"scenario {shown} does not match product {CODE}"
+    other = {**draw(IN_DISTRIBUTION, item, seed=0, rep=0).to_json(), "unit": "other_1"}
+    with pytest.raises(ValueError) as found:
+        Scenario.from_json(0, other, {"other_1": item})
+    assert str(found.value) == f"scenario ('other_1', 3499, 1749) does not match product {CODE}"
+    with pytest.raises(KeyError, match="other_1"):
+        Scenario.from_json(0, other, {CODE: item})
 
 
 # -- each seat's own randomness ---------------------------------------------------------------------------------------
@@ -468,7 +476,7 @@ QUIT = (0, "QUIT", None, None)
 
 def opened(scenario: Scenario) -> list[tuple[int, str, int, None]]:
     """Every buyer's regulated opening."""
-    return [(seat, "BUY", cents, None) for seat, cents in enumerate(scenario.openings, 1)]
+    return [(seat, "BUY", cents, None) for seat, cents in enumerate(openings_of(scenario), 1)]
 
 
 def a_market(seed: int = 0, n: int = 3) -> Scenario:
@@ -528,12 +536,12 @@ def test_a_buyer_is_asked_the_same_whatever_happens_in_other_channels():
 def test_a_buyer_is_asked_the_same_whatever_the_others_are():
     """Other buyers, the cost, T and the seller's word: nothing of it reaches Buyer 2."""
     scenario = a_market()
-    b, o, k = scenario.budgets, scenario.openings, scenario.keys
+    b, o, k = scenario.valuations, scenario.openings, scenario.keys
     other = scenario._replace(
-        product=Product(scenario.product.listing, 77),
+        products=(Product(scenario.product.listing, 77),),
         message_budget=4,
-        budgets=(2000, b[1], 1900, 2500),
-        openings=(801, o[1], 802, 803),
+        valuations=((2000,), b[1], (1900,), (2500,)),
+        openings=((801,), o[1], (802,), (803,)),
         buyer_types=("iter-50", scenario.buyer_types[1], "iter-70", "iter-50"),
         keys=(1, 2, k[2], 4, 5),
         rep=8,

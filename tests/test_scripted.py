@@ -7,6 +7,7 @@ from statistics import mean
 
 import pytest
 
+from markets import ONE_ITEM
 from negolab.catalog import Listing, Product, load_catalog
 from negolab.environment.base import SELLER, Request, SellerView
 from negolab.environment.market import Market
@@ -16,7 +17,7 @@ from negolab.parser.lines import parse_buyer, parse_seller
 from negolab.policies.registry import BUYERS, SELLERS, make_buyers, make_seller
 from negolab.policies.scripted_sellers import OracleSeller
 from negolab.rollout import play
-from negolab.scenario import REGIMES, Scenario, Schedule, regime
+from negolab.scenario import Scenario, Schedule, regime
 
 SEEDS = range(5)
 BUYER_POLICIES = make_buyers(BUYERS)
@@ -55,7 +56,7 @@ class Played:
         self.matches: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
         self.buyers: Counter[str] = Counter()
         self.buyer_surplus: dict[str, list[float]] = defaultdict(list)
-        for name in REGIMES:
+        for name in ONE_ITEM:
             for seed in SEEDS:
                 schedule = Schedule(regime(name), products, seed=seed, per_product=2)
                 for seller in SELLERS:
@@ -146,7 +147,7 @@ def test_sellers_lie_near_the_published_rows(played, name, seller, metric, publi
 
 
 def test_sellers_keep_their_order_in_both_regimes(played):
-    for name in REGIMES:
+    for name in ONE_ITEM:
         rewards = {seller: played.mean(name, seller, "reward") for seller in SELLERS}
         assert rewards["oracle"] >= rewards["prober"] > rewards["greedy"] > rewards["satisficer"] > rewards["random"]
 
@@ -181,7 +182,7 @@ def test_buyers_never_need_the_guard(played):
 
 
 def test_an_episode_does_not_depend_on_its_batch(sample_catalog):
-    for name in REGIMES:
+    for name in ONE_ITEM:
         schedule = Schedule(regime(name), sample_catalog.products[:20], seed=3)
         for seller in SELLERS:
             together = {e.scenario.episode: e.to_line() for e in run(seller, schedule)}
@@ -211,7 +212,7 @@ ODD_REGIMES = [
 ]
 
 
-@pytest.mark.parametrize("name", list(REGIMES))
+@pytest.mark.parametrize("name", list(ONE_ITEM))
 @pytest.mark.parametrize("knobs", ODD_REGIMES, ids=str)
 def test_odd_markets_are_played_to_the_end(name, knobs):
     schedule = Schedule(regime(name, **knobs), ODD_PRODUCTS, seed=1, per_product=4)
