@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from negolab.catalog import Listing
+from negolab.clusters import Cluster
 from negolab.environment.base import SELLER, Move, Request
 from negolab.errors import NegolabError
 from negolab.games import game_of
@@ -14,9 +16,9 @@ from negolab.policies.journal import Journal
 from negolab.policies.model import LanguageModel
 from negolab.policies.registry import make_bilateral, make_buyers, make_models, make_seller
 from negolab.policies.spec import ModelSpec, is_model, spec_of
-from negolab.prompts import MarketPrompts
+from negolab.prompts import MarketPrompts, shown_length
 from negolab.prompts.multi_buyer import Message
-from negolab.scenario import Schedule
+from negolab.scenario import Scenario, Schedule
 
 EVERY = "*"
 """In a mapping of buyers by type: every type that is not named."""
@@ -91,13 +93,15 @@ def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
     """The openings and the seller's first message in the markets with the longest texts."""
     lengths: dict[int, int] = {}  # by the first episode of a unit
     for episode in range(0, len(schedule), schedule.per_product):
-        listings = [product.listing for product in schedule[episode].products]
-        lengths[episode] = sum(len(listing.title) + len(listing.description) for listing in listings)
+        listings = [product.listing for product in longest_market(schedule, episode).products]
+        of_one = shown_length if schedule.regime.protocol == "tags" else _whole_length
+        lengths[episode] = sum(map(of_one, listings))
     wanted = set(sorted(lengths, key=lambda at: -lengths[at])[:longest])
     for episode in lengths:
         if episode in wanted:
             wanted.remove(episode)
-            env = game_of(schedule[episode]).environment(schedule[episode])
+            scenario = longest_market(schedule, episode)
+            env = game_of(scenario).environment(scenario)
             openings = env.requests()
             yield from openings
             # Where the first offer is fixed the guard's move makes it; elsewhere the least bid is legal.
@@ -107,6 +111,19 @@ def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
             yield from env.requests()
         if not wanted:
             return
+
+
+def longest_market(schedule: Schedule, episode: int) -> Scenario:
+    """The market of an episode; of a cluster with the items whose prompts are longest, since any may be drawn."""
+    drawn, unit = schedule[episode], schedule.units[episode // schedule.per_product]
+    if not isinstance(unit, Cluster):
+        return drawn
+    longest = sorted(unit.products, key=lambda product: -shown_length(product.listing))
+    return drawn._replace(products=tuple(longest[: len(drawn.products)]))
+
+
+def _whole_length(listing: Listing) -> int:
+    return len(listing.title) + len(listing.description)
 
 
 def make_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], schedule: Schedule) -> Cast:

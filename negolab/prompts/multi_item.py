@@ -108,6 +108,11 @@ def tagged(said: Said) -> str:
     return f"<Talk>{tag_line(said.talk)}</Talk>\n<Action>[{said.verb}]{' ' + offers if offers else ''}</Action>"
 
 
+def shown_length(listing: Listing) -> int:
+    """About how many characters a catalogue's entry has; for finding the longest ones."""
+    return min(len(listing.title), TITLE) + min(len(listing.description), DESCRIPTION)
+
+
 @lru_cache(maxsize=4096)
 def _entry(listing: Listing) -> dict[str, str]:
     """A listing as the catalogue of a prompt shows it; the same listings are shown again at every turn."""

@@ -200,7 +200,7 @@ class ProductTask:
         cast = self.cast(schedule.regime, learner)
         settings = {
             "regime": schedule.regime.to_json(),
-            "split": self._eval_split if self._eval_split in self._catalog.splits else "file",
+            "split": self._eval_split if set(self._eval_split.split("+")) <= {*self._catalog.splits, "all"} else "file",
             "per_product": schedule.per_product,
             "products": len(schedule.units),
             "seed": schedule.seed,

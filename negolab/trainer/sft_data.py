@@ -20,25 +20,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from negolab.catalog import find_data, load_catalog
+from negolab.catalog import find_data
 from negolab.conversations import Conversation, conversations
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
 from negolab.errors import DamagedRun, NegolabError
 from negolab.games import game_of
+from negolab.plan import catalog_for
 from negolab.policies.base import Policy
 from negolab.policies.chat_template import ChatFormat, Conversations
 from negolab.policies.registry import make_bilateral, make_buyers, make_seller
 from negolab.prompts import MarketPrompts
 from negolab.report import columns
 from negolab.rollout import play
-from negolab.scenario import Regime, Schedule
+from negolab.scenario import Regime, Schedule, Unit
 from negolab.seeds import generator
 from negolab.store import Run
 from negolab.trainer.sft_settings import SftSettings
 
 _PIECE = 512
 """Scripted episodes in memory at once."""
+_COUNTED = ("conversations", "samples", "tokens", "learnt", "longest")
 _UNWRITTEN = "in words that the tokenizer cannot write"
 
 
@@ -52,6 +54,12 @@ class Kind(NamedTuple):
     """N."""
     messages: int
     """T, or the bilateral game's number of turns."""
+    items: int = 1
+    """M."""
+
+    def facts(self) -> dict[str, Any]:
+        """Plain data for a manifest. Of one item nothing is said."""
+        return {name: value for name, value in self._asdict().items() if name != "items" or value > 1}
 
 
 @dataclass(slots=True)
@@ -64,7 +72,7 @@ class Sample:
     """Whether the seat said the token itself (bool): these are learnt. The first one never is."""
     kind: Kind
     codename: str
-    """The product's."""
+    """The product's, or the cluster's name."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,19 +107,16 @@ class SftData:
         reasons = ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
         tokens, own = sum(map(len, self.train)), sum(int(sample.own.sum()) for sample in self.train)
         head = f"{kept} of {kept + left} conversations are kept" + (f" (left out: {reasons})." if left else ".")
-        rows = [["game", "seat", "N", "T", "conversations", "samples", "tokens", "learnt", "longest"]]
+        several = any(kind.items > 1 for kind in self.conversations)
+        rows = [["game", "seat", "N", *["M"] * several, "T", *_COUNTED]]
         groups: dict[Kind, list[Sample]] = {}
         for sample in [*self.train, *self.held_out]:
             groups.setdefault(sample.kind, []).append(sample)
         for kind, samples in sorted(groups.items()):
-            sizes = [
-                len(samples),
-                sum(map(len, samples)),
-                sum(int(s.own.sum()) for s in samples),
-                *[max(map(len, samples))],
-            ]
-            counts = [self.conversations[kind], *sizes]
-            rows.append([kind.game, kind.seat, str(kind.buyers), str(kind.messages), *[f"{n:,}" for n in counts]])
+            tokens_of, learnt = sum(map(len, samples)), sum(int(s.own.sum()) for s in samples)
+            counts = [self.conversations[kind], len(samples), tokens_of, learnt, max(map(len, samples))]
+            market = [kind.buyers, *[kind.items] * several, kind.messages]
+            rows.append([kind.game, kind.seat, *map(str, market), *[f"{n:,}" for n in counts]])
         share = own / tokens if tokens else 0.0
         foot = f"Trained on: {len(self.train):,} samples, {tokens:,} tokens, {own:,} of them learnt ({share:.1%})"
         foot += f"; {len(self.held_out):,} samples are held out." if self.held_out else "."
@@ -119,7 +124,7 @@ class SftData:
 
     def manifest(self) -> dict[str, Any]:
         """Plain data for a manifest."""
-        kinds = [{**kind._asdict(), "conversations": n} for kind, n in sorted(self.conversations.items())]
+        kinds = [{**kind.facts(), "conversations": n} for kind, n in sorted(self.conversations.items())]
         return {
             "sources": self.sources,
             "kinds": kinds,
@@ -149,16 +154,18 @@ def sources_of(settings: SftSettings) -> list[Source]:
     found = [_recorded(folder) for folder in settings.runs]
     regimes = settings.weighted_regimes()
     if regimes:
-        catalog = load_catalog(find_data(settings.data))
-        products = catalog.split(settings.split)
+        data = find_data(settings.data)
+        catalogs = {regime.n_items > 1: catalog_for(regime, data) for regime, _ in regimes}
         for (regime, _), n in zip(regimes, divided(settings.scripted, [w for _, w in regimes]), strict=True):
             if n == 0:
                 raise NegolabError(
                     f"scripted {settings.scripted} leaves no episode for the regime {regime.name}: give more, or it "
                     "more weight"
                 )
-            rounds = -(-n // len(products)) if products else 1
-            schedule = Schedule(regime, products, seed=settings.seed, per_product=rounds)
+            catalog = catalogs[regime.n_items > 1]
+            units: Sequence[Unit] = catalog.split(settings.split)
+            rounds = -(-n // len(units)) if units else 1
+            schedule = Schedule(regime, units, seed=settings.seed, per_product=rounds)
             seller, buyers = _players(settings, regime, schedule)
             facts = {
                 "regime": regime.to_json(),
@@ -196,7 +203,8 @@ def _players(settings: SftSettings, regime: Regime, schedule: Schedule) -> tuple
             {kind: make_bilateral("buyer", settings.bilateral_teacher)},
         )
     else:
-        seller, buyers = make_seller(settings.teacher, schedule), make_buyers(regime.buyer_types)
+        seller = make_seller(settings.teacher, schedule)
+        buyers = make_buyers(regime.buyer_types, regime.protocol)
     if settings.words == "pocket":
         from negolab.pocket.words import InWords
 
@@ -205,9 +213,9 @@ def _players(settings: SftSettings, regime: Regime, schedule: Schedule) -> tuple
 
 
 def _scripted(schedule: Schedule, n: int, seller: Policy, buyers: Mapping[str, Policy]) -> Iterator[Episode]:
-    """The first ``n`` markets, product by product in a seeded order, round by round; in that order."""
+    """The first ``n`` markets, unit by unit in a seeded order, round by round; in that order."""
     order = generator(schedule.seed, "sft products").permutation(len(schedule.units)).tolist()
-    places = [product * schedule.per_product + turn for turn in range(schedule.per_product) for product in order][:n]
+    places = [unit * schedule.per_product + turn for turn in range(schedule.per_product) for unit in order][:n]
     for start in range(0, n, _PIECE):
         wanted = places[start : start + _PIECE]
         played = {e.scenario.episode: e for e in play((schedule[at] for at in wanted), seller, buyers)}
@@ -289,9 +297,8 @@ def _kept(
     learnt = [not episode.turns[at].fallback and episode.turns[at].text.strip() != "" for at in conversation.positions]
     scenario = episode.scenario
     role = "seller" if seat == SELLER else "buyer"
-    kind = Kind(scenario.game, role, scenario.n_buyers, scenario.message_budget)
-    codename = scenario.unit
-    found = samples_of(conversation, chat, learnt, kind, codename, merge=settings.samples == "auto")
+    kind = Kind(scenario.game, role, scenario.n_buyers, scenario.message_budget, scenario.n_items)
+    found = samples_of(conversation, chat, learnt, kind, scenario.unit, merge=settings.samples == "auto")
     if isinstance(found, str):
         return found
     if any(len(sample) > limit for sample in found):
@@ -347,13 +354,13 @@ def samples_of(
 
 
 def _hold_out(made: SftData, settings: SftSettings) -> None:
-    """Move the conversations of some products to those that are only measured."""
+    """Move the conversations of some products, or clusters, to those that are only measured."""
     if not settings.held_out or not made.train:
         return
     names = sorted({sample.codename for sample in made.train})
     n = max(1, round(settings.held_out * len(names)))
     if n >= len(names):
-        raise NegolabError(f"held_out {settings.held_out:g}: the conversations are about {len(names)} product only")
+        raise NegolabError(f"held_out {settings.held_out:g}: they are about {len(names)} product or cluster only")
     order = generator(settings.seed, "sft held out").permutation(len(names))
     chosen = {names[int(at)] for at in order[:n]}
     made.held_out = [sample for sample in made.train if sample.codename in chosen]
