@@ -13,7 +13,7 @@ from negolab.cli import main
 from negolab.errors import NegolabError
 from negolab.paths import data_dir
 from negolab.policies.adapters import load_adapter
-from negolab.trainer import estimate, gpu
+from negolab.trainer import estimate, gpu, lengths
 from negolab.trainer.lora import planned
 from negolab.trainer.settings import load_profile
 from test_lora import TINY_MOE
@@ -161,24 +161,83 @@ def test_what_would_stop_a_run_is_told_by_the_dry_run(capsys, options, says):
 
 
 def test_more_gpus_leave_more_room_and_take_less_time(profile):
-    config, lengths = estimate.config_of(profile.model), estimate.Lengths(5, 2700, 6700, 7, 3400)
-    one, four = (estimate.trainer_memory(profile, config, n, lengths.longest) for n in (1, 4))
+    config, long = estimate.config_of(profile.model), lengths.Lengths(5, 2700, 6700, 7, 3400)
+    one, four = (estimate.trainer_memory(profile, config, n, long.longest) for n in (1, 4))
     assert one.weights == 4 * four.weights == 2 * 30_532_122_624
     assert one.trained == 16 * 26_738_688 and (one.gathered, four.gathered > 0) == (0, True)
     assert one.logits == 6700 * 151_936 * 8
-    a, b = (estimate.step_time(profile, config, gpu.box("h200", n), lengths, 60, n) for n in (1, 4))
+    a, b = (estimate.step_time(profile, config, gpu.box("h200", n), long, 60, n) for n in (1, 4))
     assert a.training == pytest.approx(4 * b.training) and a.writing == pytest.approx(4 * b.writing)
     # 512 episodes of 2,700 tokens; 8 operations for each of 3.35 billion active parameters, at 12 % of 989 TFLOP/s.
     assert a.training == pytest.approx(512 * 2700 * 8 * 3.35e9 / (0.12 * 989e12), rel=0.01)
 
 
 def test_lengths_are_those_of_the_markets(profile):
-    found = estimate.lengths_of(dataclasses.replace(profile, data="sample"))
+    found = lengths.lengths_of(dataclasses.replace(profile, data="sample"))
     assert 1 <= found.learner_turns <= 7 and 3 <= found.opponent_turns <= 10
-    assert found.learner_turns * estimate.LEARNER_REPLY < found.learner_conversation < found.longest
-    scripted = estimate.lengths_of(dataclasses.replace(profile, data="sample", buyers={}))
+    assert found.learner_turns * lengths.LEARNER_REPLY < found.learner_conversation < found.longest
+    scripted = lengths.lengths_of(dataclasses.replace(profile, data="sample", buyers={}))
     assert (scripted.opponent_turns, scripted.opponent_conversations) == (0, 0)
     assert scripted.learner_turns == found.learner_turns
+
+
+def test_a_buyer_s_lengths_are_those_of_its_game_and_its_seller_counts_where_it_is_a_model():
+    profile = load_profile("gpu_buyer", ["data=sample"])
+    found = lengths.lengths_of(profile)
+    turns = profile.task_options["turns"]
+    # Who answers speaks as often as who asks, or once less: the buyer opens and may end the game.
+    assert 1 < found.learner_turns <= turns and found.learner_turns - 1 <= found.opponent_turns <= found.learner_turns
+    assert found.opponent_turns * lengths.OPPONENT_REPLY < found.opponent_conversations
+    assert found.learner_turns * lengths.LEARNER_REPLY < found.learner_conversation < found.longest
+    scripted = lengths.lengths_of(profile.changed({"task_options": {**profile.task_options, "seller": "persona"}}))
+    assert (scripted.opponent_turns, scripted.opponent_conversations) == (0, 0)
+    assert scripted.learner_conversation == found.learner_conversation
+    shorter = lengths.lengths_of(profile.changed({"task_options": {**profile.task_options, "turns": 2}}))
+    assert shorter.learner_turns <= 2 and shorter.learner_conversation < found.learner_conversation
+
+
+def test_the_dry_run_of_the_buyer_says_what_it_needs(capsys):
+    assert main(["train", "--profile", "gpu_buyer", "--set", "data=sample", "--dry-run", "--gpu", "h200"]) == 0
+    told = capsys.readouterr().out
+    assert "The seller is played by the learner's engine, without its adapter." in told
+    assert "trainer " in told and "(weights 56.9, adapter and optimiser 0.4" in told and "vLLM 67.1" in told
+    assert re.search(r"70 steps take about [\d.]+ hours", told) and "Disk: 0.30 GiB a checkpoint" in told
+    second = ["--set", "task_options.seller.max_model_len=9000"]
+    code = main(["train", "--profile", "gpu_buyer", "--set", "data=sample", "--dry-run", "--gpu", "h200", *second])
+    assert code == 2
+    assert "task_options, seller: vLLM would load a second model beside the learner's" in capsys.readouterr().err
+
+
+def test_evaluations_of_the_buyer_count_its_personas(capsys):
+    changes = ("data=sample", "eval_products=3", "eval_per_product=2", "task_options.eval_personas=[neutral, begging]")
+    given = [part for change in changes for part in ("--set", change)]
+    assert main(["train", "--profile", "gpu_buyer", *given, "--dry-run", "--gpu", "h200"]) == 0
+    assert "Evaluations: 8 of 12 episodes, every 10 steps." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["smoke", "laptop", "laptop_buyer"])
+def test_without_a_gpu_no_gpu_is_assumed_for_what_needs_none(capsys, monkeypatch, name):
+    monkeypatch.setattr(gpu, "box_here", lambda: gpu.box("h200", 1)._replace(assumed=True, absent=True))
+    args = ["train", "--profile", name, "--set", "data=sample", "--dry-run"]
+    assert main(args) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("No GPU here: memory and time on a processor are not estimated")
+    assert "Trained: all 1," in told and "Disk: " in told
+    assert not re.search("h200|TFLOP|seconds: |hours|GiB of each|Memory of", told)
+    for more in (["--gpu", "h200"], ["--gpus", "1"]):  # who asks for one is told
+        assert main([*args, *more]) == 0
+        told = capsys.readouterr().out
+        assert "1 x h200" in told and "Memory of each GPU" in told and "hours" in told
+
+
+def test_one_step_is_one_step(capsys, monkeypatch):
+    assert (
+        main(["train", "--profile", "smoke", "--set", "steps=1", "--set", "sub_steps=1", "--gpu", "h200", "--dry-run"])
+        == 0
+    )
+    told = capsys.readouterr().out
+    assert "1 step of 4 markets" in told and "1 optimiser step each" in told and "1 step takes about" in told
+    assert not re.search(r"\b1 (steps|optimiser steps|markets|episodes)\b", told)
 
 
 def test_the_driver_s_list_of_gpus(monkeypatch):
@@ -191,7 +250,7 @@ def test_the_driver_s_list_of_gpus(monkeypatch):
     assert (found.gpus, found.memory, found.flops, found.assumed) == (2, 81559 << 20, 989e12, False)
     assert says("NVIDIA H200, 143771\n").bandwidth == 4.8e12
     assert says("Some Card, 24576\n").assumed and says("Some Card, 24576\n").memory == 24 << 30
-    assert says("", code=9) == says("no devices were found\n") == gpu.box("h200", 1)._replace(assumed=True)
+    assert says("", code=9) == says("no devices were found\n") == gpu.box("h200", 1)._replace(assumed=True, absent=True)
 
 
 def test_the_facts_about_the_model_are_those_that_were_published(profile):

@@ -54,7 +54,9 @@ def _dry_run(settings: "TrainSettings", args: argparse.Namespace) -> int:
     from negolab.trainer.dry_run import dry_run
 
     box = gpu.box_here() if args.gpu is None else gpu.box(args.gpu, args.gpus or 1)
-    for line in dry_run(settings, box._replace(gpus=args.gpus or box.gpus), args.out):
+    if args.gpus is not None:
+        box = box._replace(gpus=args.gpus, absent=False)
+    for line in dry_run(settings, box, args.out):
         print(line)
     return 0
 

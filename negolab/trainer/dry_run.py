@@ -11,17 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from negolab.catalog import find_data, load_catalog
+from negolab.catalog import find_data
 from negolab.errors import NegolabError
 from negolab.policies.memory import GIB
 from negolab.policies.registry import make_bilateral
 from negolab.policies.spec import VllmSpec
 from negolab.trainer import estimate, gpu
 from negolab.trainer.buyer_task import BuyerOptions
-from negolab.trainer.preparation import check_sampler
+from negolab.trainer.lengths import CHARACTERS_PER_TOKEN, LEARNER_REPLY, Lengths, lengths_of, opponents_of
+from negolab.trainer.preparation import catalog_of, check_sampler
+from negolab.trainer.progress import counted
 from negolab.trainer.settings import TrainSettings
 from negolab.trainer.vllm_sampler import ENGINE, learner_spec, sharing
 
+_NO_GPU = (
+    "No GPU here: memory and time on a processor are not estimated (the first steps of the run itself tell its time); "
+    "--gpu KIND estimates for a GPU."
+)
 _SPARE = 0.02
 """Share of a GPU's memory that should stay free: allocators lose some of it between pieces."""
 
@@ -46,10 +52,11 @@ def dry_run(settings: TrainSettings, box: gpu.Box | None = None, out: str | Path
             f"groups {settings.groups} is no multiple of the {box.gpus} GPUs: each plays whole groups, as many as the "
             "others"
         )
-    lines = [box.line(), *_what(settings, config), *_schedule(settings)]
-    if settings.task != "seller":
-        return [*lines, f"Lengths, memory and time are estimated for the task seller only, not for {settings.task}."]
-    lengths = estimate.lengths_of(settings)
+    lines = [*_what(settings, config), *_schedule(settings)]
+    if box.absent and settings.sampler != "vllm":
+        return [_NO_GPU, *lines, *_disk(settings, config, out)]
+    lines.insert(0, box.line())
+    lengths = lengths_of(settings)
     lines += _lengths(settings, lengths)
     room, told = _memory(settings, config, box, lengths)
     return [*lines, *told, *_time(settings, config, box, lengths, room), *_disk(settings, config, out)]
@@ -64,37 +71,48 @@ def _what(settings: TrainSettings, config: Mapping[str, Any]) -> list[str]:
 
 def _schedule(settings: TrainSettings) -> list[str]:
     """Steps, epochs, the rate, and when evaluations and checkpoints come."""
-    products = len(load_catalog(settings.data).split(settings.train_split))
+    catalog = catalog_of(settings)
+    products = len(catalog.split(settings.train_split))
     episodes = settings.groups * settings.group_size
     epoch = products // settings.groups if products >= settings.groups else products / settings.groups
     decays = "constant" if settings.schedule == "constant" else f"falling to 0 ({settings.schedule})"
-    warm = f" after {settings.warmup_steps} steps of warm-up" if settings.warmup_steps else ""
+    warm = f" after {counted(settings.warmup_steps, 'step')} of warm-up" if settings.warmup_steps else ""
     lines = [
-        f"Schedule: {settings.steps} steps of {settings.groups} markets x {settings.group_size} rollouts = "
-        f"{episodes:,} episodes, {settings.steps * episodes:,} in all; {settings.sub_steps} optimiser steps each, "
+        f"Schedule: {counted(settings.steps, 'step')} of {counted(settings.groups, 'market')} x {settings.group_size} "
+        f"rollouts = {episodes:,} episodes, {settings.steps * episodes:,} in all; "
+        f"{counted(settings.sub_steps, 'optimiser step')} each, "
         f"{settings.steps * settings.sub_steps} in all.",
         f"Products: {products} to train on, {settings.steps / epoch:.3g} times over.",
         f"Learning rate: {settings.learning_rate:g}, {decays}{warm}. Loss {settings.loss}, ratio within "
         f"{settings.clip_low:g} and {settings.clip_high:g}.",
     ]
     if settings.eval_every:
-        held = len(load_catalog(settings.data).split(settings.eval_split)[: settings.eval_products])
         times = len({*range(0, settings.steps, settings.eval_every), settings.steps})
-        each = held * settings.eval_per_product * len(settings.regimes)
-        lines.append(f"Evaluations: {times} of {each:,} episodes, every {settings.eval_every} steps.")
+        each = counted(_evaluation(settings), "episode")
+        lines.append(f"Evaluations: {times} of {each}, every {counted(settings.eval_every, 'step')}.")
     saved = len({*range(settings.save_every, settings.steps + 1, settings.save_every), settings.steps})
     lines.append(f"Checkpoints: {saved}, of which {settings.keep_checkpoints or 'all'} stay.")
     return lines
 
 
-def _lengths(settings: TrainSettings, lengths: estimate.Lengths) -> list[str]:
+def _evaluation(settings: TrainSettings) -> int:
+    """Episodes of one evaluation: on the held-out products in each regime, or against each persona."""
+    held = len(catalog_of(settings).split(settings.eval_split)[: settings.eval_products])
+    if settings.task == "buyer":
+        games = len(BuyerOptions.from_mapping(settings.task_options).eval_personas)
+    else:
+        games = len(settings.regimes)
+    return held * settings.eval_per_product * games
+
+
+def _lengths(settings: TrainSettings, lengths: Lengths) -> list[str]:
     episodes = settings.groups * settings.group_size
     lines = [
-        f"Lengths (from scripted episodes on these products, at {estimate.CHARACTERS_PER_TOKEN:g} characters a token): "
+        f"Lengths (from scripted episodes on these products, at {CHARACTERS_PER_TOKEN:g} characters a token): "
         f"the learner speaks {lengths.learner_turns:.1f} times in {lengths.learner_conversation:,.0f} tokens; the "
         f"longest conversation has {lengths.longest:,}.",
         f"Each step: {episodes * lengths.sampled:,.0f} tokens written by models, {episodes * lengths.read:,.0f} read, "
-        f"{episodes * lengths.learner_turns * estimate.LEARNER_REPLY:,.0f} of the learner's own trained in "
+        f"{episodes * lengths.learner_turns * LEARNER_REPLY:,.0f} of the learner's own trained in "
         f"{episodes * lengths.learner_conversation:,.0f}.",
     ]
     if lengths.longest > settings.micro_batch_tokens:
@@ -106,7 +124,7 @@ def _lengths(settings: TrainSettings, lengths: estimate.Lengths) -> list[str]:
 
 
 def _memory(
-    settings: TrainSettings, config: Mapping[str, Any], box: gpu.Box, lengths: estimate.Lengths
+    settings: TrainSettings, config: Mapping[str, Any], box: gpu.Box, lengths: Lengths
 ) -> tuple[int, list[str]]:
     """Conversations that the sampler holds at once on one GPU, and what is told. Raises ``NegolabError`` where trainer
     and sampler do not fit together."""
@@ -165,9 +183,7 @@ def _too_much(settings: TrainSettings, box: gpu.Box, trainer: estimate.TrainerMe
     )
 
 
-def _check_engine(
-    settings: TrainSettings, config: Mapping[str, Any], spec: VllmSpec, lengths: estimate.Lengths
-) -> None:
+def _check_engine(settings: TrainSettings, config: Mapping[str, Any], spec: VllmSpec, lengths: Lengths) -> None:
     shape = estimate.shape_of(config)
     context = spec.max_model_len or shape.context
     if shape.context and spec.max_model_len > shape.context:
@@ -186,13 +202,15 @@ def _check_engine(
 
 def _opponents(settings: TrainSettings) -> list[str]:
     lines = []
-    for kind, spec in settings.opponents().items():
-        who = f"Buyers of type {kind}" if kind != "*" else "Buyers"
+    for kind, spec in opponents_of(settings).items():
+        selling = settings.task == "buyer"
+        who = "The seller is" if selling else "Buyers are" if kind == "*" else f"Buyers of type {kind} are"
+        where = "task_options" if selling else "buyers"
         if sharing(settings, spec) is not None:
-            lines.append(f"{who} are played by the learner's engine, without its adapter.")
+            lines.append(f"{who} played by the learner's engine, without its adapter.")
         elif spec.engine == "vllm":
             raise NegolabError(
-                f"buyers, {kind}: vLLM would load a second model beside the learner's, which this estimate does not "
+                f"{where}, {kind}: vLLM would load a second model beside the learner's, which this estimate does not "
                 f"know to fit ({_difference(settings, spec)}); let it share the learner's, or serve it elsewhere and "
                 "give openai:NAME"
             )
@@ -213,15 +231,13 @@ def _difference(settings: TrainSettings, spec: Any) -> str:
     return "; ".join(found)
 
 
-def _time(
-    settings: TrainSettings, config: Mapping[str, Any], box: gpu.Box, lengths: estimate.Lengths, room: int
-) -> list[str]:
+def _time(settings: TrainSettings, config: Mapping[str, Any], box: gpu.Box, lengths: Lengths, room: int) -> list[str]:
     found = estimate.step_time(settings, config, box, lengths, room, box.gpus)
     hours = settings.steps * found.total / 3600
     lines = [
         f"Time of a step, seconds: reading {found.reading:.0f}, writing {found.writing:.0f} ({found.at_once:.0f} "
-        f"conversations at once on each GPU), training {found.training:.0f}; {settings.steps} steps take about "
-        f"{hours:.1f} hours.",
+        f"conversations at once on each GPU), training {found.training:.0f}; {counted(settings.steps, 'step')} "
+        f"{'takes' if settings.steps == 1 else 'take'} about {hours:.1f} hours.",
         "  These assume "
         f"{estimate.READ_EFFICIENCY:.0%} of the memory's bandwidth, {estimate.PREFILL_EFFICIENCY:.0%} of peak "
         f"operations for reading and {estimate.TRAIN_EFFICIENCY:.0%} for training, none of it measured here: expect "
@@ -229,8 +245,7 @@ def _time(
     ]
     if settings.eval_every:
         times = len({*range(0, settings.steps, settings.eval_every), settings.steps})
-        held = len(load_catalog(settings.data).split(settings.eval_split)[: settings.eval_products])
-        each = held * settings.eval_per_product * len(settings.regimes) / (settings.groups * settings.group_size)
+        each = _evaluation(settings) / (settings.groups * settings.group_size)
         more = times * each * (found.reading + found.writing) / 3600
         lines.append(f"  Evaluations take about {more:.1f} hours more.")
     return lines

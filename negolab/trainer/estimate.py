@@ -1,7 +1,7 @@
 """What a training run will need, from settings and shapes alone: tokens, memory of each GPU, time, disk.
 
 Nothing is loaded: shapes come from the model's ``config.json`` (or from the published facts below), lengths from
-scripted episodes on the run's own products and regimes. Everything is an estimate; each formula stands in the
+``trainer.lengths``. Everything is an estimate; each formula stands in the
 docstring of the function that applies it, each number that was assumed and not computed is a constant with a name.
 """
 
@@ -9,29 +9,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from negolab.environment.base import Request
 from negolab.errors import NegolabError
-from negolab.policies.base import Policy, Reply
 from negolab.policies.memory import Memory, estimate, shape_of
 from negolab.policies.spec import VllmSpec, located
 from negolab.trainer.gpu import Box
+from negolab.trainer.lengths import Lengths
 from negolab.trainer.lora import Trained, planned
 from negolab.trainer.settings import TrainSettings
 
-CHARACTERS_PER_TOKEN = 4.0
-"""Of English text with prices; the model's tokenizer is not asked."""
-LEARNER_REPLY = 160
-"""Tokens of one reply of the learner: three sentences of reasoning and three short lines. Assumed."""
-OPPONENT_REPLY = 100
-"""Tokens of one reply of an opponent that is a language model. Assumed."""
-SAMPLE = 48
-"""Episodes that are played for the lengths."""
 READ_EFFICIENCY = 0.5
 """Share of the memory's bandwidth that decoding reaches. Assumed."""
 PREFILL_EFFICIENCY = 0.4
@@ -103,118 +93,6 @@ def config_of(model: str) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise NegolabError(f"the model {model}: its config.json holds no settings")
     return found
-
-
-# -- lengths ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens and turns of one episode, on average unless said otherwise."""
-
-    learner_turns: float
-    learner_conversation: float
-    """Tokens of the learner's conversation when it ends, its own replies included."""
-    longest: int
-    """The longest conversation of any seat among the products with the longest texts."""
-    opponent_turns: float
-    """Replies of all opponents together that are language models."""
-    opponent_conversations: float
-    """Tokens of all of their conversations when they end."""
-
-    @property
-    def sampled(self) -> float:
-        """Tokens that models write in one episode."""
-        return self.learner_turns * LEARNER_REPLY + self.opponent_turns * OPPONENT_REPLY
-
-    @property
-    def read(self) -> float:
-        """Tokens that models read in one episode, each once (prefixes are cached)."""
-        return self.learner_conversation + self.opponent_conversations - self.sampled
-
-
-class _Noted:
-    """A scripted player, whose requests are kept."""
-
-    def __init__(self, player: Policy, kept: list[Request]) -> None:
-        self._player, self._kept, self.name = player, kept, player.name
-
-    def reply(self, requests: Sequence[Request]) -> list[Reply]:
-        self._kept += requests
-        return self._player.reply(requests)
-
-    def describe(self) -> dict[str, Any]:
-        return self._player.describe()
-
-
-def lengths_of(settings: TrainSettings) -> Lengths:
-    """Lengths of the run's episodes, from ``SAMPLE`` of them played by scripted players on its own products.
-
-    Characters of the messages by ``CHARACTERS_PER_TOKEN``; a model's replies are longer than a script's, so each of
-    the conversation's replies counts ``LEARNER_REPLY`` or ``OPPONENT_REPLY`` in place of the script's own.
-    Only for the task ``seller``; raises ``NegolabError`` for another.
-    """
-    if settings.task != "seller":
-        raise NegolabError(f"lengths are known for the task seller only, not for {settings.task}")
-    from negolab.catalog import load_catalog
-    from negolab.policies.registry import make_buyers, make_seller
-    from negolab.prompts import MarketPrompts
-    from negolab.rollout import play
-    from negolab.scenario import Schedule
-
-    products = load_catalog(settings.data).split(settings.train_split)
-    size = {p.listing.codename: len(p.listing.title) + len(p.listing.description) for p in products}
-    by_size = sorted(products, key=lambda p: size[p.listing.codename])
-    even = [by_size[i * len(by_size) // SAMPLE] for i in range(min(SAMPLE, len(by_size)))]
-    prompts, models = MarketPrompts(), settings.opponents()
-    found: list[_Spoken] = []
-    longest = 0.0
-    for regime, weight in settings.weighted_regimes():
-        for some, counts in ((even, True), (by_size[-4:], False)):
-            schedule, kept = Schedule(regime, some, seed=settings.seed, per_product=1), list[Request]()
-            buyers = {kind: _Noted(player, kept) for kind, player in make_buyers(regime.buyer_types).items()}
-            for _ in play(schedule, _Noted(make_seller("prober", schedule), kept), buyers):
-                pass
-            spoken = _Spoken(weight / len(schedule))
-            for (episode, seat), requests in _by_seat(kept).items():
-                tokens = _conversation(prompts.messages(requests[-1]), seat == 0)
-                longest = max(longest, tokens)
-                kind = None if seat == 0 else schedule[episode].buyer_types[seat - 1]
-                if kind is None or kind in models or "*" in models:
-                    spoken.add(seat, len(requests), tokens)
-            if counts:
-                found.append(spoken)
-    whole = sum(weight for _, weight in settings.weighted_regimes())
-    mean = [sum(s.share * s.sums[i] for s in found) / whole for i in range(4)]
-    return Lengths(mean[0], mean[1], math.ceil(longest), mean[2], mean[3])
-
-
-class _Spoken:
-    """Sums over the episodes of one regime."""
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self.sums = [0.0, 0.0, 0.0, 0.0]
-
-    def add(self, seat: int, turns: int, tokens: float) -> None:
-        at = 0 if seat == 0 else 2
-        self.sums[at] += turns
-        self.sums[at + 1] += tokens
-
-
-def _by_seat(requests: Sequence[Request]) -> dict[tuple[int, int], list[Request]]:
-    found: dict[tuple[int, int], list[Request]] = {}
-    for request in requests:
-        found.setdefault((request.episode, request.seat), []).append(request)
-    return found
-
-
-def _conversation(messages: Sequence[Mapping[str, str]], learner: bool) -> float:
-    """Tokens of a conversation whose last request shows ``messages``, the last reply included."""
-    said = sum(m["role"] == "assistant" for m in messages) + 1
-    others = sum(len(m["content"]) for m in messages if m["role"] != "assistant")
-    frame = 5 * len(messages)  # the template's own tokens
-    return others / CHARACTERS_PER_TOKEN + frame + said * (LEARNER_REPLY if learner else OPPONENT_REPLY)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ class Box(NamedTuple):
     """Dense bfloat16 operations per second of one GPU."""
     assumed: bool = False
     """Nobody looked: there is no GPU here, or none that is known."""
+    absent: bool = False
+    """There is no GPU here, and nobody named one."""
 
     def line(self) -> str:
         """For people."""
@@ -68,7 +70,7 @@ def box_here() -> Box:
     except (OSError, ValueError, subprocess.SubprocessError):
         found = []
     if not found:
-        return box(ASSUMED, 1)._replace(assumed=True)
+        return box(ASSUMED, 1)._replace(assumed=True, absent=True)
     name, mebibytes = min(found, key=lambda one: one[1])  # the smallest decides what fits
     like = kind_of(name, mebibytes)
     known = box(like or ASSUMED, len(found))
