@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from markets import CADDY, CODE, market, text_of
+from markets import CADDY, CODE, market, openings_of, text_of
 from negolab.catalog import Listing, Product
 from negolab.environment import Outcome, Sale
 from negolab.episodes import Episode
@@ -38,7 +38,7 @@ class Scripted:
 def played(scenario, *script) -> Episode:
     """The episode of a script: (seat, verb, cents, target), or (seat, text). Regulated openings need not be told."""
     texts: dict[int, list[str]] = {}
-    for seat, cents in enumerate(scenario.openings or (), 1):
+    for seat, cents in enumerate(openings_of(scenario) if scenario.openings else (), 1):
         texts[seat] = [text_of(seat, "BUY", cents, None)]
     for seat, *move in script:
         texts.setdefault(seat, []).append(move[0] if len(move) == 1 else text_of(seat, *move))
@@ -184,7 +184,7 @@ def other(codename: str) -> Product:
 
 def renamed(episode: Episode, codename: str) -> Episode:
     """The same episode about another product."""
-    return changed(episode, product=other(codename))
+    return changed(episode, unit=codename, products=(other(codename),))
 
 
 def changed(one: Episode, **fields) -> Episode:
@@ -333,15 +333,15 @@ BASE = caddy()
         {"rep": 1},
         {"keys": (*BASE.keys[:-1], BASE.keys[-1] + 7)},
         {"keys": (BASE.keys[0] + 7, *BASE.keys[1:])},
-        {"budgets": (3000, 4000, 3501)},
-        {"openings": (2000, 2100, 2201)},
+        {"valuations": ((3000,), (4000,), (3501,))},
+        {"openings": ((2000,), (2100,), (2201,))},
         {"openings": None},
         {"buyer_types": ("iter-60", "iter-60", "iter-70")},
         {"per_buyer_cap": 4},
         {"message_budget": 6},
-        {"product": other("baby-products_18")},
-        {"product": Product(CADDY.listing, 1874)},
-        {"product": Product(Listing(CODE, "Stroller caddy", "Holds two bottles.", "baby-products", 3500), 1875)},
+        {"unit": "baby-products_18", "products": (other("baby-products_18"),)},
+        {"products": (Product(CADDY.listing, 1874),)},
+        {"products": (Product(Listing(CODE, "Stroller caddy", "Holds two bottles.", "baby-products", 3500), 1875),)},
     ],
     ids=lambda fields: next(iter(fields)),
 )
