@@ -47,6 +47,8 @@ CORE = (
 )
 FORBIDDEN = {
     "statistics": (*[room for level in CORE for room in level if room != "statistics"],),
+    "oracle": (*[room for level in CORE for room in level if room not in ("oracle", "money")],),
+    "clusters": ("scenario", "environment", "parser", "prompts", "policies", "episodes", "store"),
     "environment": ("parser", "prompts", "policies", "episodes", "store", "rollout", "metrics", "reward"),
     "parser": ("scenario", "prompts", "policies", "episodes", "store", "environment.market"),
     "prompts": ("parser", "policies", "episodes", "store", "scenario"),
