@@ -2,11 +2,20 @@
 
 import io
 import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from negolab.commands import sft, train
+from negolab.errors import NegolabError
 from negolab.trainer import progress
+from negolab.trainer.loop import Trained
 from negolab.trainer.progress import Progress, counted
+from negolab.trainer.sft import Tuned
+from negolab.trainer.sft_data import Kind, Sample, SftData, order_of
 
 
 class Clock:
@@ -86,3 +95,21 @@ def test_where_it_is_shown(
 
 def test_one_is_not_many() -> None:
     assert [counted(n, "step") for n in (0, 1, 2, 1200)] == ["0 steps", "1 step", "2 steps", "1,200 steps"]
+
+
+def test_what_commands_say_of_one_step_and_of_one_sample() -> None:
+    folder = Path("run")
+    trained = Trained(folder, 1, {"rollout": 1.5, "whole": 2.0}, 1)
+    assert train.summary(trained).splitlines() == [
+        f"1 step; the trained model: {folder / 'model'}",
+        "seconds of this step: rollout 1.50; in all 2.00",
+    ]
+    assert "seconds for each of 2 steps: rollout 0.75; in all 1.00" in train.summary(replace(trained, steps_now=2))
+    assert sft.summary(Tuned(folder, 1, 1, 3.0, 0.5, 0.5)) == "1 step; run\nloss 0.5000 in this step; 3.00 seconds"
+    kind = Kind("market", "seller", 3, 7)
+    sample = Sample(np.array([1, 2], dtype=np.int32), np.array([False, True]), kind, "toys_1")
+    told = SftData([sample], [sample], Counter({kind: 1}), Counter()).lines()
+    assert told[0] == "1 of 1 conversation is kept."
+    assert told[-1] == "Trained on: 1 sample, 2 tokens, 1 of them learnt (50.0%); 1 sample is held out."
+    with pytest.raises(NegolabError, match=r"^batch is 2, but there is only 1 sample to learn from$"):
+        order_of([sample], 2, 1, seed=0)

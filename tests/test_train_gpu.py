@@ -146,7 +146,7 @@ def test_the_dry_run_says_what_the_paper_s_run_needs(capsys):
         ("--gpu h200 --set lora=null --set gradient_checkpointing=false", "trainer needs .* GiB of each GPU's 139.8"),
         (
             "--gpu h200 --set model=owner/unheard-of",
-            "the shapes of owner/unheard-of are not known here: fetch it first",
+            "the shapes of owner/unheard-of are not known here: (fetch it first|pip install)",
         ),
         ("--gpu h200 --set model=/nowhere", "/nowhere: no such folder or file"),
         ("--set sampler_options.warmth=1", "unknown option 'warmth'"),

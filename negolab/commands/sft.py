@@ -90,7 +90,9 @@ def summary(found: "Tuned") -> str:
     from negolab.trainer.progress import counted
 
     lines = [f"{counted(found.steps, 'step')}; {found.folder}"]
-    if found.steps_now:
+    if found.steps_now == 1:
+        lines.append(f"loss {found.first_loss:.4f} in this step; {found.seconds:.2f} seconds")
+    elif found.steps_now:
         lines.append(
             f"loss {found.first_loss:.4f} in the first tenth of {counted(found.steps_now, 'step')}, "
             f"{found.last_loss:.4f} in the last; {found.seconds / found.steps_now:.2f} seconds a step"

@@ -70,5 +70,6 @@ def summary(found: "Trained") -> str:
         each = {name: seconds / found.steps_now for name, seconds in found.seconds.items() if name != "whole"}
         parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in each.items())
         whole = found.seconds["whole"] / found.steps_now
-        lines.append(f"seconds for each of {counted(found.steps_now, 'step')}: {parts}; in all {whole:.2f}")
+        of = "of this step" if found.steps_now == 1 else f"for each of {counted(found.steps_now, 'step')}"
+        lines.append(f"seconds {of}: {parts}; in all {whole:.2f}")
     return "\n".join(lines)

@@ -91,7 +91,10 @@ def _schedule(settings: TrainSettings) -> list[str]:
         each = counted(_evaluation(settings), "episode")
         lines.append(f"Evaluations: {times} of {each}, every {counted(settings.eval_every, 'step')}.")
     saved = len({*range(settings.save_every, settings.steps + 1, settings.save_every), settings.steps})
-    lines.append(f"Checkpoints: {saved}, of which {settings.keep_checkpoints or 'all'} stay.")
+    stay = settings.keep_checkpoints
+    lines.append(
+        f"Checkpoints: {saved}" + (f", of which the last {stay} stay." if 0 < stay < saved else ", which all stay.")
+    )
     return lines
 
 

@@ -127,7 +127,7 @@ def steps_of(settings: SftSettings, samples: int) -> int:
     """Optimiser steps of a run. Raises ``NegolabError`` where warm-up would be longer."""
     steps = settings.steps or max(1, int(settings.epochs * samples / settings.batch + 1e-9))
     if settings.warmup_steps > steps:
-        raise NegolabError(f"warmup_steps {settings.warmup_steps} is above the {steps} steps that there are")
+        raise NegolabError(f"warmup_steps {settings.warmup_steps} is above the run's {counted(steps, 'step')}")
     return steps
 
 

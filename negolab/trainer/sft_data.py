@@ -36,6 +36,7 @@ from negolab.rollout import play
 from negolab.scenario import Regime, Schedule, Unit
 from negolab.seeds import generator
 from negolab.store import Run
+from negolab.trainer.progress import counted
 from negolab.trainer.sft_settings import SftSettings
 
 _PIECE = 512
@@ -106,7 +107,9 @@ class SftData:
         kept, left = sum(self.conversations.values()), sum(self.left_out.values())
         reasons = ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
         tokens, own = sum(map(len, self.train)), sum(int(sample.own.sum()) for sample in self.train)
-        head = f"{kept} of {kept + left} conversations are kept" + (f" (left out: {reasons})." if left else ".")
+        head = f"{kept} of {counted(kept + left, 'conversation')} {'is' if kept == 1 else 'are'} kept" + (
+            f" (left out: {reasons})." if left else "."
+        )
         several = any(kind.items > 1 for kind in self.conversations)
         rows = [["game", "seat", "N", *["M"] * several, "T", *_COUNTED]]
         groups: dict[Kind, list[Sample]] = {}
@@ -118,8 +121,11 @@ class SftData:
             market = [kind.buyers, *[kind.items] * several, kind.messages]
             rows.append([kind.game, kind.seat, *map(str, market), *[f"{n:,}" for n in counts]])
         share = own / tokens if tokens else 0.0
-        foot = f"Trained on: {len(self.train):,} samples, {tokens:,} tokens, {own:,} of them learnt ({share:.1%})"
-        foot += f"; {len(self.held_out):,} samples are held out." if self.held_out else "."
+        n_held = len(self.held_out)
+        foot = (
+            f"Trained on: {counted(len(self.train), 'sample')}, {tokens:,} tokens, {own:,} of them learnt ({share:.1%})"
+        )
+        foot += f"; {counted(n_held, 'sample')} {'is' if n_held == 1 else 'are'} held out." if self.held_out else "."
         return [head, *columns(rows).splitlines(), foot]
 
     def manifest(self) -> dict[str, Any]:
@@ -379,7 +385,9 @@ def order_of(samples: Sequence[Sample], batch: int, steps: int, seed: int) -> li
     """
     n = len(samples)
     if batch > n:
-        raise NegolabError(f"batch is {batch}, but there are only {n} samples to learn from")
+        raise NegolabError(
+            f"batch is {batch}, but there {'is' if n == 1 else 'are'} only {counted(n, 'sample')} to learn from"
+        )
     groups = [
         list(places)
         for _, places in groupby(
