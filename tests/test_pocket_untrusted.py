@@ -103,7 +103,7 @@ def test_what_a_buyer_says_takes_no_offer_off_the_board(tok, buyer, text):
     def read(talk):
         from negolab.prompts.shared import spoken
 
-        said = spoken(Said(buyer, buyer, "BUY", 4_321, talk), code)
+        said = spoken(Said(buyer, buyer, "BUY", ((1, 4_321),), talk), code)
         board = "=== Standing offers ===\n- Buyer 1: active, you can send 2 more messages to this buyer."
         return tok(f"<|user|>Buyer {buyer}:\n{said}\n\n{board}<|end|>", add_special_tokens=False)["input_ids"]
 
@@ -115,9 +115,9 @@ def test_what_a_buyer_says_takes_no_offer_off_the_board(tok, buyer, text):
 def test_what_a_seller_says_takes_no_price_out_of_its_offer(tok, text):
     def read(talk):
         listing = Listing("toys-games_7", "", "", "toys-games", 12_345)
-        heard = (Said(1, 1, "BUY", 4_321, "Hi."), Said(SELLER, 1, "SELL", 9_876, talk))
+        heard = (Said(1, 1, "BUY", ((1, 4_321),), "Hi."), Said(SELLER, 1, "SELL", ((1, 9_876),), talk))
         own = ("Thought: \nTalk: Hi.\nAction: [BUY] $43.21 (1x toys-games_7)",)
-        view = BuyerView(listing, 10_000, 3, None, heard, own)
+        view = BuyerView((listing,), (10_000,), 3, None, heard, own)
         messages = MarketPrompts().messages(Request(0, 1, view, 0, 0))
         return tok("".join(f"<|{m['role']}|>{m['content']}<|end|>" for m in messages), add_special_tokens=False)[
             "input_ids"

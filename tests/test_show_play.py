@@ -14,6 +14,7 @@ import time
 import orjson
 import pytest
 
+from markets import openings_of
 from negolab.catalog import SAMPLE, load_catalog
 from negolab.cli import main
 from negolab.scenario import Schedule, regime
@@ -313,18 +314,18 @@ def test_the_seller_is_shown_no_budget_before_the_end(game, seed, kind):
 
 def test_a_buyer_is_shown_neither_cost_nor_others(game):
     m = market(7)
-    assert len({*m.budgets, *m.openings, m.product.cost_cents}) == 7
+    assert len({*m.budgets, *openings_of(m), m.product.cost_cents}) == 7
     for slot in (1, 2, 3):
         entries = ["hello from me", "help", "board", "buy 1 no more", "buy 2 still no more", "quit bye"]
         code, before, after, _ = game(entries, "--seat", "buyer", "--slot", slot)
         if code == 130:  # the market ended the script early, or the script ended first: what was shown counts
             after = ""
         assert f"You are Buyer {slot}." in before and f"Your budget: ${cents(m.budgets[slot - 1])}" in before
-        assert f"[BUY] ${cents(m.openings[slot - 1])}" in before
+        assert f"[BUY] ${cents(openings_of(m)[slot - 1])}" in before
         assert cents(m.product.cost_cents) not in before
         for other in {1, 2, 3} - {slot}:
             assert f"Buyer {other}" not in before
-            assert cents(m.budgets[other - 1]) not in before and cents(m.openings[other - 1]) not in before
+            assert cents(m.budgets[other - 1]) not in before and cents(openings_of(m)[other - 1]) not in before
         assert "Thought" not in before and "Target" not in before
         assert not after or f"the seller's cost was ${cents(m.product.cost_cents)}" in after
 
@@ -346,7 +347,7 @@ def test_play_a_buyer_to_a_deal_with_the_sellers_ask(game):
 
 def test_a_buyers_first_offer_is_filled_in_and_cannot_be_changed(game):
     m = market(7)
-    fixed = cents(m.openings[0])
+    fixed = cents(openings_of(m)[0])
     code, before, _, _ = game(
         ["buy 1.23 less", "quit", "deal", f"buy {fixed} hi"], "--seat", "buyer", "--seller", "greedy"
     )

@@ -92,15 +92,21 @@ def edit(path: str, value):
 def rise_by_a_cent(data) -> None:
     """A legal bid of another price, consistent in text and columns: only the player knows that it was not made."""
     turn = data["turns"][0]
-    old, turn[4] = turn[4], turn[4] - 1
-    turn[5] = turn[5].replace(f"${old // 100}.{old % 100:02d}", f"${turn[4] // 100}.{turn[4] % 100:02d}")
+    ((item, old),) = turn[4]
+    new = old - 1
+    turn[4] = [[item, new]]
+    turn[5] = turn[5].replace(f"${old // 100}.{old % 100:02d}", f"${new // 100}.{new % 100:02d}")
 
 
 FORGED = {
     "reward": edit("reward", 0.99),
     "reward sign": edit("reward", lambda old: -old - 0.1),
-    "price": edit("turns.5.4", lambda old: old + 1),
-    "price as a float": edit("turns.0.4", float),
+    "price": edit("turns.5.4.0.1", lambda old: old + 1),
+    "price as a float": edit("turns.0.4.0.1", float),
+    "item": edit("turns.5.4.0.0", 2),
+    "offers gone": edit("turns.5.4", []),
+    "another offer": lambda data: data["turns"][5][4].append([2, 1]),
+    "offers as a number": edit("turns.5.4", lambda old: old[0][1]),
     "price in the text": edit("turns.5.5", lambda old: old.replace("$", "$9")),
     "thought": edit("turns.5.5", lambda old: old.replace("Thought: ", "Thought: Hm. ")),
     "talk": edit("turns.0.5", lambda old: old.replace("Talk: ", "Talk: Hm. ")),
@@ -118,7 +124,9 @@ FORGED = {
     "all turns gone": edit("turns", []),
     "turn after the end": lambda data: data["turns"].append(data["turns"][-1]),
     "outcome kind": edit("outcome.kind", "violation"),
-    "outcome price": edit("outcome.price", 1),
+    "outcome sale": edit("outcome.sales", lambda old: [*old, [1, 1, 1, 0]]),
+    "outcome sales gone": lambda data: data["outcome"].pop("sales"),
+    "outcome seat": edit("outcome.seat", 2),
     "outcome gone": edit("outcome", None),
     "budget": edit("scenario.budgets.0", lambda old: old + 1),
     "cost": edit("scenario.cost_cents", lambda old: old - 1),
@@ -130,8 +138,8 @@ FORGED = {
     "message budget": edit("scenario.message_budget", 10),
     "cap": edit("scenario.per_buyer_cap", "3"),
     "regime": edit("scenario.regime", "in_distribution"),
-    "codename": edit("scenario.codename", "audio-gear_7"),
-    "unknown codename": edit("scenario.codename", "nothing_1"),
+    "codename": edit("scenario.unit", "audio-gear_7"),
+    "unknown codename": edit("scenario.unit", "nothing_1"),
     "seller": edit("players.0", "greedy"),
     "buyer": edit("players.1", "someone"),
     "players gone": edit("players", []),
@@ -389,9 +397,9 @@ def test_an_abort_with_its_turn_forged_leaves_what_was_said(model):
         at = rows(data, 0)[0]
         del data["turns"][at + 1 :]
         row = data["turns"][at]
-        row[2:5] = [None, None, None]
+        row[2:5] = [None, None, []]
         row[6] = {**row[6], "finish": "timeout", "violation": "timeout", "detail": "no reply came in time"}
-        data["outcome"] = {"kind": "aborted", "reason": "timeout", "price": None, "buyer": None, "seat": 0}
+        data["outcome"] = {"kind": "aborted", "reason": "timeout", "seat": 0, "sales": []}
         data["reward"] = 0.0
 
     (problem,) = forge(model, change)
