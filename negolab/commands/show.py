@@ -273,9 +273,15 @@ def _record(episode: "Episode", data: dict[str, Any]) -> str:
     """The stored record with what a reader of it alone would have to look up."""
     import json
 
-    listing = episode.scenario.product.listing
-    buyers = range(1, episode.scenario.n_buyers + 1)
+    s = episode.scenario
+    buyers, items = range(1, s.n_buyers + 1), range(1, s.n_items + 1)
     record = {name: value for name, value in data.items() if name != "crc"}
-    record["ranks"] = [episode.scenario.rank(buyer) for buyer in buyers]
-    record["product"] = {"title": listing.title, "description": listing.description, "category": listing.category}
+    texts = [
+        {"title": p.listing.title, "description": p.listing.description, "category": p.listing.category}
+        for p in s.products
+    ]
+    if s.n_items == 1:
+        record["ranks"], record["product"] = [s.rank(buyer) for buyer in buyers], texts[0]
+    else:  # as the valuations: by buyer, then by item
+        record["ranks"], record["products"] = [[s.rank(buyer, item) for item in items] for buyer in buyers], texts
     return json.dumps(record, ensure_ascii=True) + "\n"

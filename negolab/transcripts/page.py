@@ -9,16 +9,9 @@ from typing import Any
 
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
-from negolab.transcripts.turns import PRIVATE, cut, printable, sections
-from negolab.transcripts.whole import (
-    HIDDEN_COLUMNS,
-    engaged_text,
-    facts,
-    hidden_rows,
-    outcome_text,
-    reward_text,
-    title_of,
-)
+from negolab.transcripts.characters import cut, printable
+from negolab.transcripts.turns import PRIVATE, sections
+from negolab.transcripts.words import title_of, words_of
 
 _SHOWN_HTML = 20_000
 
@@ -49,22 +42,26 @@ def to_html(
 ) -> str:
     """One self-contained page. ``boards``: boards are open at first; ``source`` says where the episodes come from."""
     chosen = [episodes] if isinstance(episodes, Episode) else list(episodes)
-    made = [
-        {
-            "number": episode.scenario.episode,
-            "title": title_of(episode),
-            "listing": episode.scenario.product.listing,
-            "facts": facts(episode, kinds),
-            "columns": HIDDEN_COLUMNS,
-            "hidden": hidden_rows(episode),
-            "sections": sections(episode),
-            "kind": episode.outcome.kind,
-            "outcome": outcome_text(episode),
-            "reward": reward_text(episode),
-            "reward_number": f"{episode.reward:.3f}",
-            "engaged": engaged_text(episode),
-            "seller": episode.players[SELLER],
-        }
-        for episode in chosen
-    ]
+    made = [_shown(episode, kinds) for episode in chosen]
     return str(_template().render(episodes=made, boards=boards, thoughts=thoughts, source=source, private=PRIVATE))
+
+
+def _shown(episode: Episode, kinds: Mapping[str, str] | None) -> dict[str, Any]:
+    """What the template shows of an episode."""
+    words = words_of(episode)
+    return {
+        "number": episode.scenario.episode,
+        "title": title_of(episode),
+        "name": words.name(episode),
+        "headline": words.headline(episode),
+        "listings": words.listings(episode),
+        "facts": words.facts(episode, kinds),
+        "tables": words.tables(episode),
+        "sections": sections(episode),
+        "kind": episode.outcome.kind,
+        "outcome": words.outcome(episode),
+        "reward": words.reward(episode),
+        "reward_number": f"{episode.reward:.3f}",
+        "engaged": words.engaged(episode),
+        "seller": episode.players[SELLER],
+    }

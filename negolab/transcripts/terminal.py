@@ -5,16 +5,10 @@ from collections.abc import Callable, Mapping
 
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
-from negolab.transcripts.turns import PRIVATE, Step, cut, printable, sections
-from negolab.transcripts.whole import (
-    HIDDEN_COLUMNS,
-    engaged_text,
-    facts,
-    hidden_rows,
-    outcome_text,
-    reward_text,
-    title_of,
-)
+from negolab.transcripts.characters import cut, printable
+from negolab.transcripts.tables import Table, table_lines
+from negolab.transcripts.turns import PRIVATE, Step, sections
+from negolab.transcripts.words import title_of, words_of
 
 WIDTH = 100
 """Columns of the terminal transcript, whatever the terminal: the same text in a pipe."""
@@ -42,19 +36,16 @@ def to_text(
     def paint(text: str, code: str) -> str:
         return "\n".join(f"\x1b[{code}m{line}\x1b[0m" for line in text.split("\n")) if colour and text else text
 
-    listing = episode.scenario.product.listing
-    lines = [paint(wrap(f"{title_of(episode)} - {listing.title}", width), _ANSI_BOLD)]
-    about = " ".join(listing.description[:_SHOWN_ABOUT].split())
+    words = words_of(episode)
+    lines = [paint(wrap(f"{title_of(episode)} - {words.headline(episode)}", width), _ANSI_BOLD)]
+    listings = words.listings(episode)
+    about = " ".join(listings[0][1][:_SHOWN_ABOUT].split()) if len(listings) == 1 else ""
     if about:
-        dots = "..." if len(listing.description) > _SHOWN_ABOUT else ""
+        dots = "..." if len(listings[0][1]) > _SHOWN_ABOUT else ""
         lines.append(wrap(f"{'Description:':<13} {about}{dots}", width, hang=14))
-    lines += [wrap(f"{name + ':':<13} {value}", width, hang=14) for name, value in facts(episode, kinds)]
-    lines += ["", paint("HIDDEN FROM THE SELLER (a buyer knows only its own budget)", _ANSI_DIM)]
-    rows = [HIDDEN_COLUMNS, *hidden_rows(episode)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HIDDEN_COLUMNS))]
-    for k, row in enumerate(rows):
-        code = buyer_colour(k) if k else _ANSI_DIM
-        lines.append(paint("  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip(), code))
+    lines += [wrap(f"{name + ':':<13} {value}", width, hang=14) for name, value in words.facts(episode, kinds)]
+    for table in words.tables(episode):
+        lines += ["", *_table(table, width, paint)]
     for title, group in sections(episode):
         lines += ["", paint(f"--- {title} ---", _ANSI_BOLD)]
         for step in group:
@@ -63,9 +54,18 @@ def to_text(
                 lines += ["", wrap(f"  {step.board_title}:", width), wrap(step.board, width, indent=4, hang=10)]
     bad = episode.outcome.kind == "violation"
     lines += ["", paint("--- Outcome ---", _ANSI_BOLD), ""]
-    lines.append(paint(wrap(outcome_text(episode), width), _ANSI_BAD if bad else _ANSI_BOLD))
-    lines += [wrap(reward_text(episode), width), wrap(engaged_text(episode), width)]
+    lines.append(paint(wrap(words.outcome(episode), width), _ANSI_BAD if bad else _ANSI_BOLD))
+    lines += [wrap(words.reward(episode), width), wrap(words.engaged(episode), width)]
     return "\n".join(lines) + "\n"
+
+
+def _table(table: Table, width: int, paint: Callable[[str, str], str]) -> list[str]:
+    aside = f" ({table.aside})" if table.aside else ""
+    lines = [paint(wrap(f"{table.title.upper()}{aside}", width), _ANSI_DIM)]
+    for row, line in table_lines(table, width):
+        code = _ANSI_DIM if row == 0 else buyer_colour(row) if table.by_buyer else ""
+        lines.append(paint(line, code) if code else line)
+    return [*lines, wrap(f"  {table.legend}", width, hang=2)] if table.legend else lines
 
 
 def _step_lines(step: Step, width: int, paint: Callable[[str, str], str], thoughts: bool) -> list[str]:
@@ -91,6 +91,10 @@ def _step_lines(step: Step, width: int, paint: Callable[[str, str], str], though
         name = f"{label} (private):" if label in PRIVATE else f"{label}:"
         shown = wrap(f"  {name:<18} {cut(text, _SHOWN_TEXT)}", width, hang=21)
         lines.append(paint(shown, _ANSI_DIM) if label in PRIVATE else shown)
+    if step.values:
+        lines.append(paint(wrap(f"  {'Values (hidden):':<18} {step.values}", width, hang=21), _ANSI_DIM))
+    if step.sale:
+        lines.append(paint(wrap(f"  {step.sale}", width, hang=4), _ANSI_BOLD))
     if step.usage:
         lines.append(paint(wrap(f"  ({step.usage})", width), _ANSI_DIM))
     return lines

@@ -1,14 +1,16 @@
 """What stands at each turn of an episode: who spoke, in which parts, what was refused, and the board beside it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from negolab.environment.base import ABORTS, SELLER, Said, Turn
 from negolab.episodes import Episode
 from negolab.prompts.multi_buyer import board
-from negolab.transcripts.whole import buyer_name, closing_title
+from negolab.prompts.multi_item import item_board
+from negolab.scenario import Scenario
+from negolab.transcripts.words import Words, words_of
 
 PRIVATE = ("Thought", "Target")
 """Parts of a reply that only its speaker knows."""
@@ -16,8 +18,7 @@ _SHOWN_BOARDS = 300
 
 _LABEL = re.compile(r"^(Thought|Target|Talk|Action):", re.MULTILINE)
 _ORDERS = (["Thought", "Target", "Talk", "Action"], ["Thought", "Talk", "Action"])
-# Terminal escapes, bidirectional overrides, line separators, lone surrogates: nothing that a reader can see as such.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_TAG = re.compile(r"</?(Thought|Target|Talk|Action)>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,12 @@ class Step:
     usage: str
     board: str | None
     board_title: str
+    values: str = ""
+    """What the items that are named are worth to the channel's buyer; empty where the heading says it."""
+    sale: str = ""
+    """What the turn sells; empty where the outcome says it."""
+    event: str = ""
+    """The same for the title of the turn."""
 
     @property
     def heading(self) -> str:
@@ -47,14 +54,8 @@ class Step:
         return "" if kind is None else "No reply" if kind in ABORTS else "Violation"
 
 
-def printable(text: str) -> str:
-    """``text`` with every character spelled out that would act on a terminal or page instead of being seen."""
-    text = text.replace("\r\n", "\n").replace("\t", "    ")
-    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
 def split_reply(text: str) -> tuple[tuple[str, str], ...] | None:
-    """A stored legal reply as (label, text) pairs, for display only; None where it does not have that form."""
+    """A stored legal reply in lines as (label, text) pairs, for display only; None where it has not that form."""
     found = list(_LABEL.finditer(text))
     if [match[1] for match in found] not in _ORDERS or text[: found[0].start()].strip():
         return None
@@ -62,54 +63,100 @@ def split_reply(text: str) -> tuple[tuple[str, str], ...] | None:
     return tuple((match[1], text[match.end() : end].strip()) for match, end in zip(found, ends, strict=True))
 
 
+def split_tags(text: str) -> tuple[tuple[str, str], ...] | None:
+    """The same for a reply in tags."""
+    found = list(_TAG.finditer(text))
+    names = [match[1] for match in found[::2]]
+    if names not in _ORDERS or [match[0] for match in found] != [
+        f"<{end}{name}>" for name in names for end in ("", "/")
+    ]:
+        return None
+    ends = [0, *[match.end() for match in found[1::2]]]
+    starts = [*[match.start() for match in found[::2]], len(text)]
+    if any(text[end:start].strip() for end, start in zip(ends, starts, strict=True)):
+        return None
+    inside = zip(names, found[::2], found[1::2], strict=True)
+    return tuple((name, text[first.end() : last.start()].strip()) for name, first, last in inside)
+
+
+class _Protocol(NamedTuple):
+    """How the replies of a protocol are shown, and the board that goes with it."""
+
+    split: Callable[[str], tuple[tuple[str, str], ...] | None]
+    board: Callable[[Scenario, Sequence[Said]], str]
+    news: tuple[str, ...]
+    """What the seller may do itself that it then sees a new board, without a word of a buyer."""
+
+
+def _board(s: Scenario, heard: Sequence[Said]) -> str:
+    return board(
+        heard,
+        n_buyers=s.n_buyers,
+        per_buyer_cap=s.per_buyer_cap,
+        message_budget=s.message_budget,
+        list_cents=s.product.listing.list_cents,
+        cost_cents=s.product.cost_cents,
+    )
+
+
+def _item_board(s: Scenario, heard: Sequence[Said]) -> str:
+    return item_board(
+        heard,
+        items=s.products,
+        n_buyers=s.n_buyers,
+        per_buyer_cap=s.per_buyer_cap,
+        message_budget=s.message_budget,
+    )
+
+
+_PROTOCOLS = {"lines": _Protocol(split_reply, _board, ()), "tags": _Protocol(split_tags, _item_board, ("DEAL",))}
+
+
 def steps(episode: Episode) -> list[Step]:
     """Every turn of an episode with what belongs beside it."""
+    words, protocol = words_of(episode), _PROTOCOLS[episode.scenario.protocol]
     heard: list[Said] = []
     made = []
     for position, turn in enumerate(episode.turns):
         if turn.violation is None and turn.verb is not None and turn.buyer is not None:
             heard.append(Said(turn.seat, turn.buyer, turn.verb, turn.offers, ""))
         note = episode.notes.get(position, {})
-        parts = None if turn.violation is not None else split_reply(turn.text)
-        shown, title = _board_after(episode, position, heard)
+        parts = None if turn.violation is not None else protocol.split(turn.text)
+        shown, title = _board_after(episode, position, heard, protocol)
         made.append(
             Step(
                 turn=turn,
-                who=_who(episode, turn.seat),
+                who=_who(episode, turn.seat, words),
                 parts=parts or (),
                 raw=None if parts else turn.text,
                 refused=tuple(note.get("refused", ())),
                 usage=_usage(note),
                 board=shown,
                 board_title=title,
+                values=words.values(episode, turn),
+                sale=words.sale(episode, turn),
+                event=words.event(turn),
             )
         )
     return made
 
 
-def _who(episode: Episode, seat: int) -> str:
-    return f"Seller ({episode.players[SELLER]})" if seat == SELLER else buyer_name(episode, seat)
+def _who(episode: Episode, seat: int, words: Words) -> str:
+    return f"Seller ({episode.players[SELLER]})" if seat == SELLER else words.buyer(episode, seat)
 
 
-def _board_after(episode: Episode, position: int, heard: Sequence[Said]) -> tuple[str | None, str]:
+def _board_after(episode: Episode, position: int, heard: Sequence[Said], protocol: _Protocol) -> tuple[str | None, str]:
     """The board after the buyers' last words before the seller's turn, or before the end."""
     turn, turns, scenario = episode.turns[position], episode.turns, episode.scenario
     if scenario.game == "bilateral":  # no board: two who speak in turn see all there is
         return None, ""
     last = position + 1 == len(turns)
-    middle = turn.seat == SELLER or turn.violation or not (last or turns[position + 1].seat == SELLER)
+    quiet = turn.seat == SELLER and turn.verb not in protocol.news
+    middle = quiet or turn.violation or not (last or turns[position + 1].seat == SELLER)
     if middle or turn.turn > _SHOWN_BOARDS:  # every board holds the whole history: many of them grow with its square
         return None, ""
-    shown = board(
-        heard,
-        n_buyers=scenario.n_buyers,
-        per_buyer_cap=scenario.per_buyer_cap,
-        message_budget=scenario.message_budget,
-        list_cents=scenario.product.listing.list_cents,
-        cost_cents=scenario.product.cost_cents,
-    )
     title = "at the end" if last else f"as the seller sees them before its turn {turns[position + 1].turn}"
-    return shown, f"Standing offers {title}"
+    return protocol.board(scenario, heard), f"Standing offers {title}"
 
 
 def _usage(note: Mapping[str, Any]) -> str:
@@ -125,12 +172,7 @@ def sections(episode: Episode) -> list[tuple[str, list[Step]]]:
     titled = []
     for number, group in grouped.items():
         said = ["concurrent buyer openings" if episode.scenario.n_buyers > 1 else "opening"] if number == 1 else []
-        said += [closing_title(episode)] if number == max(grouped) else []
+        said += [step.event for step in group if step.event]
+        said += [words_of(episode).closing(episode)] if number == max(grouped) else []
         titled.append((f"Turn {number}{': ' if said else ''}{', '.join(said)}", group))
     return titled
-
-
-def cut(text: str, most: int) -> str:
-    """``text``, and where it is longer than ``most`` characters how many more there are."""
-    left = len(text) - most
-    return text if left <= 0 else f"{text[:most]} [... {left:,} more characters, see --json]"

@@ -1,10 +1,15 @@
-"""What is said of an episode as a whole: the market's constants, what was hidden, how it ended and what it paid."""
+"""What is said of an episode with one item as a whole: the market's constants, what was hidden, how it ended and what
+it paid. ``whole_items`` says the same where there are several."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
 from negolab.money import dollars
+from negolab.scenario import Scenario
+from negolab.transcripts.tables import Table
+
+_NAMED = 8  # buyers in a sentence
 
 
 def buyer_name(episode: Episode, buyer: int) -> str:
@@ -13,17 +18,25 @@ def buyer_name(episode: Episode, buyer: int) -> str:
     return f"Buyer {buyer} (rank {scenario.rank(buyer)}, hidden budget {dollars(scenario.budgets[buyer - 1])})"
 
 
-def title_of(episode: Episode) -> str:
-    """``Episode 12: baby-products_17``."""
-    return f"Episode {episode.scenario.episode}: {episode.scenario.product.listing.codename}"
+def name_of(episode: Episode) -> str:
+    """The item's codename."""
+    return episode.scenario.product.listing.codename
+
+
+def headline_of(episode: Episode) -> str:
+    """The item's title."""
+    return episode.scenario.product.listing.title
+
+
+def listings_of(episode: Episode) -> list[tuple[str, str]]:
+    """The item's title and description; empty where it has no description."""
+    listing = episode.scenario.product.listing
+    return [(listing.title, listing.description)] if listing.description else []
 
 
 def facts(episode: Episode, kinds: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
     """The market's constants as (name, value). ``kinds`` says of a player's name what it is."""
     s, listing, cost = episode.scenario, episode.scenario.product.listing, episode.scenario.product.cost_cents
-    tight = "T < N x K" if s.message_budget < s.n_buyers * s.per_buyer_cap else "T >= N x K"
-    limits = f"N = {s.n_buyers} buyers, K = {s.per_buyer_cap} per buyer, T = {s.message_budget} in all ({tight})"
-    buyers = sorted(set(episode.players[1:]))
     money = [
         ("List price", f"{dollars(listing.list_cents)} (public)"),
         ("Cost", f"{dollars(cost)} (private to the seller)"),
@@ -36,21 +49,50 @@ def facts(episode: Episode, kinds: Mapping[str, str] | None = None) -> list[tupl
             ("Room", f"{dollars(room)} (budget - cost: {why})"),
             ("Limits", f"{s.message_budget} turns, [REJECT] {'allowed' if s.reject else 'not allowed'}"),
             ("Game", f"{s.regime}, repetition {s.rep}"),
-            ("Buyer", _player(episode.players[1], kinds)),
-            ("Seller", f"{_player(episode.players[SELLER], kinds)}, persona {s.persona}"),
+            ("Buyer", player(episode.players[1], kinds)),
+            ("Seller", f"{player(episode.players[SELLER], kinds)}, persona {s.persona}"),
         ]
     return [
         *money,
         ("Room", f"{dollars(listing.list_cents - cost)} (list price - cost)"),
-        ("Limits", limits),
+        ("Limits", limits_text(s)),
         ("Market", f"{s.regime}, repetition {s.rep}"),
-        ("First offers", "free" if s.openings is None else "regulated (fixed by the market)"),
-        ("Seller", _player(episode.players[SELLER], kinds)),
-        ("Buyers", ", ".join(_player(name, kinds) for name in buyers)),
+        ("First offers", openings_text(s)),
+        ("Seller", player(episode.players[SELLER], kinds)),
+        ("Buyers", buyers_text(episode, kinds)),
     ]
 
 
-def _player(name: str, kinds: Mapping[str, str] | None) -> str:
+def limits_text(s: Scenario) -> str:
+    """N, M where there are several items, K and T, and whether T is short."""
+    items = f" M = {s.n_items} items," if s.n_items > 1 else ""
+    tight = "T < N x K" if s.message_budget < s.n_buyers * s.per_buyer_cap else "T >= N x K"
+    return f"N = {s.n_buyers} buyers,{items} K = {s.per_buyer_cap} per buyer, T = {s.message_budget} in all ({tight})"
+
+
+def openings_text(s: Scenario) -> str:
+    """Whose first offer the market fixed."""
+    fixed = [] if s.openings is None else [f"Buyer {k}" for k, row in enumerate(s.openings, 1) if row is not None]
+    if not fixed:
+        return "free"
+    if len(fixed) == s.n_buyers:
+        return "regulated (fixed by the market)"
+    return f"regulated (fixed by the market) for {some(fixed, _NAMED)}; free for all others"
+
+
+def buyers_text(episode: Episode, kinds: Mapping[str, str] | None) -> str:
+    """Who plays the buyers."""
+    return ", ".join(player(name, kinds) for name in sorted(set(episode.players[1:])))
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first ``most`` of several names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def player(name: str, kinds: Mapping[str, str] | None) -> str:
+    """A player's name, and what it is if ``kinds`` knows."""
     kind = (kinds or {}).get(name, "")
     return f"{name} ({kind})" if kind else name
 
@@ -71,7 +113,21 @@ def hidden_rows(episode: Episode) -> list[tuple[str, str, str, str, str, str]]:
 HIDDEN_COLUMNS = ("buyer", "type", "hidden budget", "of list price", "rank", "first offer")
 
 
-_NO_DEAL = {
+def tables(episode: Episode) -> list[Table]:
+    """What was hidden, by buyer."""
+    return [
+        Table(
+            "Hidden from the seller",
+            "a buyer knows only its own budget",
+            HIDDEN_COLUMNS,
+            hidden_rows(episode),
+            note="A buyer knows its own budget and nothing of the others. The seller sees first offers, never budgets, "
+            "types or ranks.",
+        )
+    ]
+
+
+NO_DEAL = {
     "seller_quit": ("the seller quit", "the seller quits"),
     "all_inactive": ("every buyer has quit or is capped", "nobody is left"),
     "messages_exhausted": ("the seller's {} messages are used up", "no messages left"),
@@ -79,7 +135,7 @@ _NO_DEAL = {
     "turns_exhausted": ("the {} turns are over", "no turns left"),
 }
 """How an episode ends without a deal: in the outcome's sentence, and in the last turn's title."""
-_ABORTED = {"context_limit": "the conversation does not fit into its context", "timeout": "no reply came in time"}
+ABORTED = {"context_limit": "the conversation does not fit into its context", "timeout": "no reply came in time"}
 
 
 def outcome_text(episode: Episode) -> str:
@@ -90,11 +146,11 @@ def outcome_text(episode: Episode) -> str:
         return f"Deal at {dollars(o.price)} with {buyer_name(episode, o.buyer)}: {how}."
     who = "the seller" if o.seat == SELLER else f"Buyer {o.seat}"
     if o.kind == "aborted":
-        return f"Aborted: {who} could not speak: {_ABORTED.get(o.reason, o.reason)}. No rule was broken."
+        return f"Aborted: {who} could not speak: {ABORTED.get(o.reason, o.reason)}. No rule was broken."
     if o.kind == "violation":
         detail = f": {episode.turns[-1].detail}" if episode.turns and episode.turns[-1].detail else ""
         return f"Violation by {who} ({o.reason}){detail}."
-    why = _NO_DEAL[o.reason][0].format(s.message_budget) if o.reason in _NO_DEAL else o.reason
+    why = NO_DEAL[o.reason][0].format(s.message_budget) if o.reason in NO_DEAL else o.reason
     return f"No deal: {why}."
 
 
@@ -116,7 +172,7 @@ def engaged_text(episode: Episode) -> str:
 def reward_text(episode: Episode) -> str:
     """The reward's formula with this episode's numbers: equation (1), or the bilateral buyer's."""
     if episode.scenario.game == "bilateral":
-        return _checked(*_buyer_reward(episode), episode)
+        return checked(*_buyer_reward(episode), episode)
     o, list_cents = episode.outcome, episode.scenario.product.listing.list_cents
     cost = episode.scenario.product.cost_cents
     if o.kind == "violation" and o.seat == SELLER:
@@ -132,7 +188,7 @@ def reward_text(episode: Episode) -> str:
             text = f"reward = min(1, {share}) = min(1, {ratio:.3f}) = 1"
     else:
         value, text = 0.0, f"reward = 0 ({'aborted, counts as no deal' if o.kind == 'aborted' else 'no deal'})"
-    return _checked(value, text, episode)
+    return checked(value, text, episode)
 
 
 def _buyer_reward(episode: Episode) -> tuple[float, str]:
@@ -149,7 +205,8 @@ def _buyer_reward(episode: Episode) -> tuple[float, str]:
     return value, f"reward = {share} = {ratio:.3f}" + ("" if value == ratio else f", at most {value:.0f}")
 
 
-def _checked(value: float, text: str, episode: Episode) -> str:
+def checked(value: float, text: str, episode: Episode) -> str:
+    """``text``, and a word about it where the record holds another reward than ``value``."""
     if value != episode.reward:
         text += f"; but the record says {episode.reward!r}: run `negolab verify`"
     return text
@@ -158,8 +215,8 @@ def _checked(value: float, text: str, episode: Episode) -> str:
 def closing_title(episode: Episode) -> str:
     """What the last turn's title says of the end."""
     o = episode.outcome
-    if o.reason in _NO_DEAL:
-        return _NO_DEAL[o.reason][1]
+    if o.reason in NO_DEAL:
+        return NO_DEAL[o.reason][1]
     if o.kind == "deal":
         return f"the deal closes at {dollars(o.price or 0)}"
     return "no reply" if o.kind == "aborted" else "a rule is broken"
