@@ -250,6 +250,15 @@ def test_a_bid_on_an_item_that_is_gone_is_legal_and_void():
     assert judged(env, "DEAL", ((1, 39_000),), 2) == "item"
 
 
+def test_what_was_legal_at_an_earlier_menu_is_judged_again():
+    env = opened((0, "SELL", ((1, 15_000),), 2))
+    deal = read(2, text_of(2, "DEAL", ((1, 15_000),)), 3)
+    assert env.check(2, deal) is None
+    step(env, 3, (2, "BUY", ((2, 6_500),)), (0, "SELL", ((1, 16_000), (2, 7_000)), 2))
+    (turn,) = env.submit({2: deal})
+    assert (turn.violation, env.outcome.sales) == ("deal", ())
+
+
 FIXED = (None, (7_000, 5_000, 1_500), (6_000, 4_000, 1_400))
 
 
