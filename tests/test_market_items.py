@@ -254,7 +254,8 @@ def test_what_was_legal_at_an_earlier_menu_is_judged_again():
     env = opened((0, "SELL", ((1, 15_000),), 2))
     deal = read(2, text_of(2, "DEAL", ((1, 15_000),)), 3)
     assert env.check(2, deal) is None
-    step(env, 3, (2, "BUY", ((2, 6_500),)), (0, "SELL", ((1, 16_000), (2, 7_000)), 2))
+    env.submit({2: env.fallback(2)})  # which is not judged, so that the deal stays the last move that was
+    step(env, 3, (0, "SELL", ((1, 16_000), (2, 7_000)), 2))
     (turn,) = env.submit({2: deal})
     assert (turn.violation, env.outcome.sales) == ("deal", ())
 
