@@ -19,6 +19,9 @@ from negolab.policies.scripted_bilateral import (
     PersonaSeller,
 )
 from negolab.policies.scripted_buyers import BUYER_TYPES, ScriptedBuyer
+from negolab.policies.scripted_item_buyers import ItemBuyer
+from negolab.policies.scripted_item_matching import ItemOracleSeller, ScreenerSeller
+from negolab.policies.scripted_items import EarlyCloserSeller, ItemRandomSeller, ItemSatisficerSeller
 from negolab.policies.scripted_sellers import (
     GreedySeller,
     OracleSeller,
@@ -40,6 +43,16 @@ def _budgets_of(schedule: Schedule) -> Callable[[int], Sequence[int]]:
     return budgets
 
 
+def _valuations_of(schedule: Schedule) -> Callable[[int], Sequence[Sequence[int]]]:
+    """The same of several items: valuations by episode, by buyer, then by item."""
+
+    @lru_cache(maxsize=4096)
+    def valuations(episode: int) -> Sequence[Sequence[int]]:
+        return schedule[episode].valuations
+
+    return valuations
+
+
 _MAKERS: Mapping[str, Callable[[Schedule], Policy]] = {
     "random": lambda schedule: RandomSeller(),
     "satisficer": lambda schedule: SatisficerSeller(),
@@ -48,8 +61,18 @@ _MAKERS: Mapping[str, Callable[[Schedule], Policy]] = {
     "oracle": lambda schedule: OracleSeller(_budgets_of(schedule)),
 }
 
+_ITEM_MAKERS: Mapping[str, Callable[[Schedule], Policy]] = {
+    "random": lambda schedule: ItemRandomSeller(),
+    "satisficer": lambda schedule: ItemSatisficerSeller(),
+    "early-closer": lambda schedule: EarlyCloserSeller(),
+    "screener": lambda schedule: ScreenerSeller(),
+    "oracle": lambda schedule: ItemOracleSeller(_valuations_of(schedule)),
+}
+
 SELLERS: tuple[str, ...] = tuple(_MAKERS)
 """Names of the scripted sellers, from the weakest to the upper reference."""
+ITEM_SELLERS: tuple[str, ...] = tuple(_ITEM_MAKERS)
+"""The same where replies are written with tags, as in the market of several items."""
 BUYERS: tuple[str, ...] = tuple(BUYER_TYPES)
 """Names of the scripted buyer types."""
 
@@ -57,19 +80,21 @@ BUYERS: tuple[str, ...] = tuple(BUYER_TYPES)
 def make_seller(name: str, schedule: Schedule) -> Policy:
     """The seller ``name`` for the run over ``schedule``, which only ``oracle`` looks into.
 
-    ``name`` is a scripted seller's, or ``module:factory`` for a player of the user's own: what ``factory()`` returns,
-    the module found as Python finds it or in the current folder. By name, so that every worker process can make it.
+    ``name`` is a scripted seller's (``SELLERS``, or ``ITEM_SELLERS`` where the regime's protocol is ``tags``), or
+    ``module:factory`` for a player of the user's own: what ``factory()`` returns, the module found as Python finds it
+    or in the current folder. By name, so that every worker process can make it.
     Raises ``NegolabError`` for a name that does not exist and for something that is no player.
     """
-    if name in _MAKERS:
-        return _MAKERS[name](schedule)
+    makers = _ITEM_MAKERS if schedule.regime.protocol == "tags" else _MAKERS
+    if name in makers:
+        return makers[name](schedule)
     module, colon, factory = name.partition(":")
     if not (colon and module and factory):
         raise NegolabError(
-            f"unknown seller {name!r}; allowed: {', '.join(SELLERS)}, module:factory for one of your own, or a "
+            f"unknown seller {name!r}; allowed: {', '.join(makers)}, module:factory for one of your own, or a "
             f"language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
         )
-    return _own_player("seller", module, factory, {*SELLERS, *BUYERS})
+    return _own_player("seller", module, factory, {*makers, *BUYERS})
 
 
 def make_bilateral(side: str, name: str) -> Policy:
@@ -91,9 +116,11 @@ def make_bilateral(side: str, name: str) -> Policy:
 
 
 def is_scripted(side: str, name: object, game: str, protocol: str = "lines") -> bool:
-    """Whether ``name`` is one of this package's players for the ``side`` (``seller`` or ``buyer``) of ``game``."""
+    """Whether ``name`` is one of this package's players for the ``side`` (``seller`` or ``buyer``) of ``game``, where
+    replies are written in ``protocol``."""
     if game == "market":
-        return name in (SELLERS if side == "seller" else BUYERS)
+        sellers = ITEM_SELLERS if protocol == "tags" else SELLERS
+        return name in (sellers if side == "seller" else BUYERS)
     return name in (BILATERAL_SELLERS if side == "seller" else BILATERAL_BUYERS)
 
 
@@ -143,5 +170,6 @@ def make_models(specs: Iterable[ModelSpec]) -> dict[ModelSpec, LanguageModel]:
 
 
 def make_buyers(types: Iterable[str], protocol: str = "lines") -> dict[str, Policy]:
-    """One scripted buyer per type named. Raises ``NegolabError`` for a type that does not exist."""
-    return {name: ScriptedBuyer(name) for name in types}
+    """One scripted buyer per type named, who writes in ``protocol`` (``lines`` or ``tags``). Raises ``NegolabError``
+    for a type that does not exist."""
+    return {name: ItemBuyer(name) if protocol == "tags" else ScriptedBuyer(name) for name in types}
