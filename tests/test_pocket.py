@@ -13,7 +13,7 @@ from negolab.conversations import conversations
 from negolab.environment.base import SELLER, Move
 from negolab.errors import NegolabError
 from negolab.games import game_of
-from negolab.metrics import Summary
+from negolab.metrics import METRICS, Summary
 from negolab.policies.registry import make_buyers, make_models, make_seller
 from negolab.policies.spec import pocket_models, spec_of
 from negolab.rollout import play
@@ -157,7 +157,7 @@ def test_the_tokenizer_keeps_what_other_models_keep(tok):
 def test_the_teacher_behaves_as_an_untrained_model():
     """The base's gates, on the teacher: sells below cost at times, near cost, tries about every buyer, guesses who is
     rich."""
-    summary = Summary()
+    summary = Summary(METRICS)
     products = [corpus.product(9, i) for i in range(400)]
     schedule = Schedule(IN_DISTRIBUTION, products, seed=1, per_product=2)
     for episode in play(schedule, Teacher(), make_buyers(list(IN_DISTRIBUTION.buyer_types))):
