@@ -49,7 +49,7 @@ _DECIDING = (
     "prompts",
     "reward.py",
     "rollout.py",
-    "scenario.py",
+    "scenario",
     "seeds.py",
     "statistics.py",
 )

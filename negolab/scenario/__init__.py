@@ -1,0 +1,37 @@
+"""Scenarios and the regimes they are drawn from: everything random about a market, before anybody speaks."""
+
+from negolab.scenario.drawing import MAX_SEED, Scenario, Schedule, Unit, draw
+from negolab.scenario.regimes import (
+    BILATERAL,
+    GAMES,
+    IN_DISTRIBUTION,
+    MULTI_PRODUCT,
+    MULTI_PRODUCT_OOD,
+    OOD_DIVERSE,
+    PERSONAS,
+    PROTOCOLS,
+    REGIMES,
+    Interval,
+    Regime,
+    regime,
+)
+
+__all__ = [
+    "BILATERAL",
+    "GAMES",
+    "IN_DISTRIBUTION",
+    "MAX_SEED",
+    "MULTI_PRODUCT",
+    "MULTI_PRODUCT_OOD",
+    "OOD_DIVERSE",
+    "PERSONAS",
+    "PROTOCOLS",
+    "REGIMES",
+    "Interval",
+    "Regime",
+    "Scenario",
+    "Schedule",
+    "Unit",
+    "draw",
+    "regime",
+]
