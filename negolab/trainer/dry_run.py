@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from negolab.catalog import find_data
+from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
 from negolab.policies.memory import GIB
 from negolab.policies.registry import make_bilateral
@@ -72,9 +73,10 @@ def _what(settings: TrainSettings, config: Mapping[str, Any]) -> list[str]:
 def _schedule(settings: TrainSettings) -> list[str]:
     """Steps, epochs, the rate, and when evaluations and checkpoints come."""
     catalog = catalog_of(settings)
-    products = len(catalog.split(settings.train_split))
+    units = len(catalog.split(settings.train_split))
+    what = "Clusters" if isinstance(catalog, ClusterCatalog) else "Products"
     episodes = settings.groups * settings.group_size
-    epoch = products // settings.groups if products >= settings.groups else products / settings.groups
+    epoch = units // settings.groups if units >= settings.groups else units / settings.groups
     decays = "constant" if settings.schedule == "constant" else f"falling to 0 ({settings.schedule})"
     warm = f" after {counted(settings.warmup_steps, 'step')} of warm-up" if settings.warmup_steps else ""
     lines = [
@@ -82,7 +84,7 @@ def _schedule(settings: TrainSettings) -> list[str]:
         f"rollouts = {episodes:,} episodes, {settings.steps * episodes:,} in all; "
         f"{counted(settings.sub_steps, 'optimiser step')} each, "
         f"{settings.steps * settings.sub_steps} in all.",
-        f"Products: {products} to train on, {settings.steps / epoch:.3g} times over.",
+        f"{what}: {units} to train on, {settings.steps / epoch:.3g} times over.",
         f"Learning rate: {settings.learning_rate:g}, {decays}{warm}. Loss {settings.loss}, ratio within "
         f"{settings.clip_low:g} and {settings.clip_high:g}.",
     ]

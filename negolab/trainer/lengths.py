@@ -29,6 +29,8 @@ OPPONENT_REPLY = 100
 """Tokens of one reply of an opponent that is a language model. Assumed."""
 SAMPLE = 48
 """Episodes of each game that are played for the lengths."""
+_SELLERS = {"lines": "prober", "tags": "screener"}
+"""Who plays the markets', by protocol: sellers that use up their messages, as trained ones do."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,10 @@ def _games(settings: TrainSettings) -> Iterator[_Game]:
         yield _Game(
             market,
             weight,
-            lambda s: (make_seller("prober", s), make_buyers(s.regime.buyer_types, s.regime.protocol)),
+            lambda s: (
+                make_seller(_SELLERS[s.regime.protocol], s),
+                make_buyers(s.regime.buyer_types, s.regime.protocol),
+            ),
         )
 
 
