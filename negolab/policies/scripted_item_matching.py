@@ -47,6 +47,12 @@ Prospect = tuple[int, float]
 """The ask to make for an item, and the chance that the buyer follows it."""
 
 
+Ahead = Sequence[tuple[float, float]]
+"""For one, two, ... asks more: where a bid that follows will be, as a fraction of the ask, and the chance that the
+buyer is still there."""
+_CLOSE_ONLY: tuple[Ahead, Sequence[Prospect]] = ((), ())
+
+
 class _MatchingSeller(ItemSeller):
     """The planning that both share."""
 
@@ -94,25 +100,34 @@ class _MatchingSeller(ItemSeller):
         left, cap = view.messages_left, view.per_buyer_cap
         if left == 1:
             return self._best_bid(stock, rows)
-        hopes: list[Sequence[Prospect]] = []
+        # By buyer: what lies ahead, and the prospect of every item; empty for those who can only be closed with.
+        known: list[tuple[Ahead, Sequence[Prospect]]] = []
         weights: list[list[float]] = []
         for row in rows:
             rest = cap - 1 - row[1]
             if rest >= left:
                 rest = left - 1
             if rest > 0:
-                hope = self._prospects(row, stock, episode)
-                hopes.append(hope)
-                weights.append(self._worths(row, stock, hope, rest))
+                ahead, hope = self._ahead(row[1], rest), self._prospects(row, stock, episode)
+                known.append((ahead, hope))
+                weights.append(_worths(row[2], stock, hope, ahead))
             else:
                 tops = row[2]
-                hopes.append(())
-                weights.append([min(tops.get(item, 0), price) - cost for item, price, cost in stock])
-        plan = []
+                worths: list[float] = []
+                for item, price, cost in stock:
+                    bid = tops.get(item, 0)
+                    worths.append((bid if bid < price else price) - cost)
+                known.append(_CLOSE_ONLY)
+                weights.append(worths)
+        plan, over = [], -left
         for i, j in assign(weights):
-            rest = min(cap - 1 - rows[i].sent, left - 1)
-            plan.append(self._step(rows[i], stock[j], hopes[i][j] if rest > 0 else (0, 0.0), rest))
-        over = sum([step.depth for step in plan]) + len(plan) - left
+            ahead, prospects = known[i]
+            if prospects:
+                step = _step(rows[i], stock[j], prospects[j], ahead)
+            else:
+                step = _new(_Step, (rows[i], stock[j][0], 0, (weights[i][j],), 0))
+            plan.append(step)
+            over += step.depth + 1
         while over > 0:
             over -= _shorten(plan, over)
         return plan
@@ -130,47 +145,8 @@ class _MatchingSeller(ItemSeller):
                     most, plan = gain, [_Step(row, item, 0, [float(gain)], 0)]
         return plan
 
-    def _worths(self, row: _Row, stock: Stock, hope: Sequence[Prospect], rest: int) -> list[float]:
-        """What each item's pair with this buyer is worth at its best depth: the largest of ``_step``'s values."""
-        _, sent, tops, _ = row
-        ahead = self._ahead(sent, rest)
-        worths: list[float] = []
-        for (item, price, cost), (ask, chance) in zip(stock, hope, strict=True):
-            bid = tops.get(item, 0)
-            best: float = (bid if bid < price else price) - cost
-            if chance > 0.0:
-                now, kept = best, best if best > 0 else 0.0
-                for rise, stays in ahead:
-                    then = rise * ask
-                    then = (then if then < price else price) - cost
-                    if then > now:
-                        value = stays * (chance * then + (1.0 - chance) * kept)
-                        if value > best:
-                            best = value
-            worths.append(best)
-        return worths
-
-    def _step(self, row: _Row, piece: tuple[int, int, int], hope: Prospect, rest: int) -> _Step:
-        """What a pair is worth at every depth."""
-        item, price, cost = piece
-        ask, chance = hope
-        bid = row.tops.get(item, 0)
-        now = (bid if bid < price else price) - cost
-        best, depth, kept = float(now), 0, now if now > 0 else 0
-        values = [best]
-        for rise, stays in self._ahead(row.sent, rest):
-            then = rise * ask
-            then = (then if then < price else price) - cost
-            value = stays * (chance * (then if then > now else now) + (1.0 - chance) * kept)
-            values.append(value)
-            if value > best:
-                best, depth = value, len(values) - 1
-        return _new(_Step, (row, item, ask, values, depth))
-
-    def _ahead(self, sent: int, rest: int) -> Sequence[tuple[float, float]]:
-        """For one, two, ... asks more to a buyer who has had ``sent`` messages: where a bid that follows the ask will
-        be, as a fraction of it, and the chance that the buyer is still there. Further than ``_rises`` says nothing is
-        gained."""
+    def _ahead(self, sent: int, rest: int) -> Ahead:
+        """For a buyer who has had ``sent`` messages and may get ``rest`` more; beyond ``_rises`` nothing is gained."""
         rises, stays = self._rises, self._stays
         if rest > len(rises):
             rest = len(rises)
@@ -199,6 +175,44 @@ class _MatchingSeller(ItemSeller):
         for (item, _, cost), (ask, _) in zip(stock[:3], self._prospects(row, stock[:3], episode), strict=True):
             offers.append((item, max(cost, ask)))
         return say_seller(self._LAST, ASKS, bits, row.buyer, offers)
+
+
+def _worths(tops: Mapping[int, int], stock: Stock, hope: Sequence[Prospect], ahead: Ahead) -> list[float]:
+    """What each item's pair with a buyer of these highest bids is worth at its best depth: the largest of ``_step``'s
+    values."""
+    worths: list[float] = []
+    for (item, price, cost), (ask, chance) in zip(stock, hope, strict=True):
+        bid = tops.get(item, 0)
+        best: float = (bid if bid < price else price) - cost
+        if chance:
+            now, kept = best, best if best > 0 else 0.0
+            for rise, stays in ahead:
+                then = rise * ask
+                then = (then if then < price else price) - cost
+                if then > now:
+                    value = stays * (chance * then + (1.0 - chance) * kept)
+                    if value > best:
+                        best = value
+        worths.append(best)
+    return worths
+
+
+def _step(row: _Row, piece: tuple[int, int, int], hope: Prospect, ahead: Ahead) -> _Step:
+    """What a pair is worth at every depth."""
+    item, price, cost = piece
+    ask, chance = hope
+    bid = row.tops.get(item, 0)
+    now = (bid if bid < price else price) - cost
+    best, depth, kept = float(now), 0, now if now > 0 else 0
+    values = [best]
+    for rise, stays in ahead:
+        then = rise * ask
+        then = (then if then < price else price) - cost
+        value = stays * (chance * (then if then > now else now) + (1.0 - chance) * kept)
+        values.append(value)
+        if value > best:
+            best, depth = value, len(values) - 1
+    return _new(_Step, (row, item, ask, values, depth))
 
 
 def _shorten(plan: list[_Step], over: int) -> int:

@@ -11,8 +11,7 @@ import argparse
 
 from negolab.clusters import load_clusters
 from negolab.episodes import Episode
-from negolab.metrics.common import Summary
-from negolab.metrics.items import ITEM_METRICS
+from negolab.metrics import ITEM_METRICS, Summary
 from negolab.policies.registry import ITEM_SELLERS, make_buyers, make_seller
 from negolab.report import columns, number
 from negolab.rollout import play

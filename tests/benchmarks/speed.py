@@ -8,6 +8,7 @@ import pytest
 
 from negolab.bilateral import play_bilateral
 from negolab.catalog import load_catalog
+from negolab.clusters import Cluster, load_clusters
 from negolab.episodes import Episode
 from negolab.evaluate import Settings, evaluate
 from negolab.policies.registry import make_buyers, make_seller
@@ -38,6 +39,33 @@ def test_scripted_episodes(benchmark, record, name, seller):
     episodes, turns, _ = benchmark.pedantic(run_once, (schedule, player, buyers), rounds=ROUNDS, warmup_rounds=1)
     best = benchmark.stats.stats.min
     record("negolab", f"{name}, {seller}, {turns / episodes:.1f} turns an episode", episodes / best, turns / best)
+
+
+@pytest.mark.parametrize("seller", ["satisficer", "early-closer", "screener", "oracle"])
+def test_item_episodes(benchmark, record, seller):
+    """Three items, three buyers, replies with tags."""
+    drawn = regime("multi_product")
+    schedule = Schedule(drawn, load_clusters("sample").clusters, seed=0, per_product=5)
+    player, buyers = make_seller(seller, schedule), make_buyers(drawn.buyer_types, drawn.protocol)
+    episodes, turns, _ = benchmark.pedantic(run_once, (schedule, player, buyers), rounds=ROUNDS, warmup_rounds=1)
+    best = benchmark.stats.stats.min
+    record(
+        "negolab", f"multi_product, {seller}, {turns / episodes:.1f} turns an episode", episodes / best, turns / best
+    )
+
+
+@pytest.mark.parametrize("seller", ["early-closer", "screener", "oracle"])
+def test_twenty_items_twenty_buyers(benchmark, record, seller):
+    """T = 60; the table has it among the others, as turns per second; one episode's milliseconds are printed."""
+    drawn = regime("multi_product", n_buyers=20, n_items=20, message_budget=60)
+    products = load_clusters("sample").products
+    units = [Cluster(f"twenty_{at}", "things", "thing", products[at : at + 20]) for at in range(0, 400, 20)]
+    schedule = Schedule(drawn, units, seed=0)
+    player, buyers = make_seller(seller, schedule), make_buyers(drawn.buyer_types, drawn.protocol)
+    episodes, turns, _ = benchmark.pedantic(run_once, (schedule, player, buyers), rounds=ROUNDS, warmup_rounds=1)
+    best = benchmark.stats.stats.min
+    print(f"\n20 x 20, T = 60, {seller}: {1000 * best / episodes:.1f} ms an episode")
+    record("negolab", f"20 x 20, {seller}, {turns / episodes:.1f} turns an episode", episodes / best, turns / best)
 
 
 @pytest.mark.parametrize("buyer", ["naive", "patient"])
