@@ -22,9 +22,9 @@ from negolab.errors import NegolabError
 from negolab.paths import data_dir
 from negolab.plan import Settings
 from negolab.policies.cast import EVERY
-from negolab.policies.registry import BUYERS, SELLERS
+from negolab.policies.registry import BUYERS, ITEM_SELLERS, SELLERS
 from negolab.policies.spec import ENGINES, SPECS, ModelSpec, is_model, spec_of
-from negolab.scenario import MAX_SEED, Regime, regime
+from negolab.scenario import MAX_SEED, REGIMES, Regime, regime
 from negolab.yaml_file import read_yaml
 
 SCRIPTED, MODEL, OWN = "scripted", "language model", "your own"
@@ -76,9 +76,14 @@ class Panel:
     baseline: str | None
     """The name of an entry; None: no comparison."""
     data: str
-    """Catalogue: ``sample``, ``auto`` or a folder."""
+    """Catalogue: ``sample``, ``auto``, a folder, or a file of clusters."""
     run: Mapping[str, Any]
     """The other settings of every entry's run, by name (see ``evaluate.Settings``)."""
+
+    @property
+    def regime(self) -> Regime:
+        """How the markets are drawn. Raises ``NegolabError`` where the knobs do not fit the regime."""
+        return regime(self.run["regime"], **self.run.get("knobs", {}))
 
     def settings(self, entry: Entry) -> Settings:
         """What decides the entry's run."""
@@ -98,6 +103,20 @@ class Panel:
                 raise NegolabError(f"--only {name}: not in {self.where}; there are: {', '.join(known)}")
         return tuple(entry for entry in self.entries if not names or entry.name in names)
 
+    def check(self, entries: Sequence[Entry]) -> None:
+        """Raise ``NegolabError`` for a game that no panel is for, and for a scripted seller among ``entries`` that does
+        not play this market. Only once the command line has been read: it may change the market."""
+        drawn = self.regime
+        if drawn.game != "market":
+            raise NegolabError(f"{self.where}: regime {drawn.name} is no market; allowed: {', '.join(REGIMES)}")
+        names = _scripted(drawn)
+        for number, entry in enumerate(self.entries, 1):
+            if entry in entries and entry.kind == SCRIPTED and entry.seller not in names:
+                raise NegolabError(
+                    f"{self.where}, entry {number} ({entry.name}): {entry.seller} does not sell where replies are "
+                    f"written in {drawn.protocol}, as they are here (regime {drawn.name}); {_allowed(names)}"
+                )
+
 
 def packaged() -> dict[str, Path]:
     """The panels that come with negolab, by name."""
@@ -116,8 +135,9 @@ def load_panel(name: str) -> Panel:
     _known(data, _PARTS, where)
     defaults = _mapping(data.get("defaults"), f"{where}, defaults")
     _check_defaults(defaults, f"{where}, defaults")
-    entries = tuple(_entries(data.get("sellers"), defaults, where))
     run, catalog = _run(_mapping(data.get("run"), f"{where}, run"), f"{where}, run")
+    scripted = _scripted(regime(run["regime"], **run["knobs"]))
+    entries = tuple(_entries(data.get("sellers"), defaults, scripted, where))
     baseline = data.get("baseline")
     if baseline is not None and baseline not in [entry.name for entry in entries]:
         names = ", ".join(entry.name for entry in entries)
@@ -140,6 +160,17 @@ def _known(given: Mapping[str, Any], allowed: Sequence[str], where: str) -> None
 
 
 # -- models and sellers -----------------------------------------------------------------------------------------------
+
+
+def _scripted(drawn: Regime) -> tuple[str, ...]:
+    """Names of the scripted sellers of the regime's market."""
+    return ITEM_SELLERS if drawn.protocol == "tags" else SELLERS
+
+
+def _allowed(scripted: Sequence[str]) -> str:
+    """Which sellers may be named, in words."""
+    models = ", ".join(f"{engine}:MODEL" for engine in ENGINES)
+    return f"allowed: {', '.join(scripted)}, module:factory for your own, or a language model as {models}"
 
 
 def _options(engine: str) -> dict[str, Any]:
@@ -175,12 +206,12 @@ def _model(name: str, given: Mapping[str, Any], where: str) -> ModelSpec:
         raise NegolabError(f"{where}: {error}") from None
 
 
-def _entries(given: Any, defaults: Mapping[str, Any], where: str) -> Iterator[Entry]:
+def _entries(given: Any, defaults: Mapping[str, Any], scripted: Sequence[str], where: str) -> Iterator[Entry]:
     if not isinstance(given, list) or not given:
         raise NegolabError(f"{where}: sellers must be a list of entries such as - seller: prober")
     seen: dict[str, int] = {}
     for number, options in enumerate(given, 1):
-        entry = _entry(options, defaults, f"{where}, entry {number}")
+        entry = _entry(options, defaults, scripted, f"{where}, entry {number}")
         before = seen.setdefault(entry.name.casefold(), number)
         if before != number:
             raise NegolabError(
@@ -190,13 +221,13 @@ def _entries(given: Any, defaults: Mapping[str, Any], where: str) -> Iterator[En
         yield entry
 
 
-def _entry(options: Any, defaults: Mapping[str, Any], where: str) -> Entry:
+def _entry(options: Any, defaults: Mapping[str, Any], scripted: Sequence[str], where: str) -> Entry:
     if not isinstance(options, dict):
         raise NegolabError(f"{where} is {options!r}; allowed: lines such as seller: prober")
     given = dict(options)
     seller = given.pop("seller", None)
     if not isinstance(seller, str) or not seller.strip():
-        raise NegolabError(f"{where} needs seller: ENGINE:MODEL, module:factory, or one of {', '.join(SELLERS)}")
+        raise NegolabError(f"{where} needs seller: ENGINE:MODEL, module:factory, or one of {', '.join(scripted)}")
     where = f"{where} ({given['name'] if isinstance(given.get('name'), str) else seller})"
     if is_model(seller):
         mine = _options(seller.partition(":")[0])
@@ -206,12 +237,10 @@ def _entry(options: Any, defaults: Mapping[str, Any], where: str) -> Entry:
         if key not in ("name", "params"):
             raise NegolabError(f"{where}: {key!r} goes with a language model; allowed here: name, params")
     module, colon, factory = seller.partition(":")
-    if seller not in SELLERS and not (colon and module.strip() and factory.strip()):
-        raise NegolabError(
-            f"{where}: unknown seller; allowed: {', '.join(SELLERS)}, module:factory for your own, or a language "
-            f"model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
-        )
-    kind = SCRIPTED if seller in SELLERS else OWN
+    known = seller in SELLERS or seller in ITEM_SELLERS  # of which market they are is checked when that is settled
+    if not known and not (colon and module.strip() and factory.strip()):
+        raise NegolabError(f"{where}: unknown seller; {_allowed(scripted)}")
+    kind = SCRIPTED if known else OWN
     return _named(Entry(given.get("name", seller), seller, given.get("params", ""), kind), where)
 
 
@@ -221,7 +250,7 @@ def _named(entry: Entry, where: str) -> Entry:
             raise NegolabError(f"{where}: {key} is {value!r}; allowed: a text of one line, in quotes")
     if not entry.name:
         raise NegolabError(f"{where}: name is empty")
-    taken = entry.name in BUYERS or (entry.name in SELLERS and entry.seller != entry.name)
+    taken = entry.name in BUYERS or (entry.name in {*SELLERS, *ITEM_SELLERS} and entry.seller != entry.name)
     if taken:
         raise NegolabError(f"{where}: {entry.name!r} is the name of another player; give it one of its own with name:")
     return entry

@@ -14,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from negolab import costs, panel_table
-from negolab.catalog import Catalog, load_catalog
+from negolab.catalog import Catalog
+from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
 from negolab.evaluate import Watcher, evaluate
 from negolab.panel import OWN, Entry, Panel
 from negolab.panel_table import Result
-from negolab.plan import Plan, plan
+from negolab.plan import Plan, catalog_for, plan
 from negolab.policies.spec import ModelSpec
 from negolab.store import MANIFEST, read_manifest
 from negolab.writer import RunWriter
@@ -37,10 +38,12 @@ class PanelRun:
     def __init__(
         self, panel: Panel, out: str | Path, *, only: Sequence[str] = (), max_cost: float | None = None
     ) -> None:
-        """Raises ``NegolabError`` for a name in ``only`` that no entry has, a folder that is no place for a panel,
-        and models without prices where ``max_cost`` (dollars, over all chosen entries) is given."""
+        """Raises ``NegolabError`` for a name in ``only`` that no entry has, a scripted seller of another market, a
+        folder that is no place for a panel, and models without prices where ``max_cost`` (dollars, over all chosen
+        entries) is given."""
         self.panel, self.out = panel, Path(out)
         self.entries = panel.only(only)
+        panel.check(self.entries)
         self.reasons: dict[str, str] = {}
         """Why entries could not be played, by name."""
         self.warnings: list[str] = []
@@ -48,6 +51,8 @@ class PanelRun:
         self._max_cost = max_cost
         self._plans: dict[str, Plan] = {}
         self._finished: set[str] = set()
+        self._others: list[str] = []
+        """Entries that were not chosen, but whose finished runs belong to the table."""
         if not str(out) or "\0" in str(out):
             raise NegolabError(f"--out is {str(out)!r}; give a new folder, or a panel's folder to resume")
         self._check_folder()
@@ -80,7 +85,7 @@ class PanelRun:
         Raises ``NegolabError`` for what no entry can be played with: markets, data, buyers, or a folder that holds
         another run.
         """
-        catalog = load_catalog(self.panel.data)
+        catalog = catalog_for(self.panel.regime, self.panel.data)
         # The markets and the buyers, with a seller that is always there.
         common = plan(replace(self.panel.settings(self.entries[0]), seller="random"), catalog)
         self.warnings = common.warnings
@@ -88,13 +93,21 @@ class PanelRun:
             common.cast().check(common.schedule)
             for entry in self.entries:
                 self._prepare(entry, catalog, common, say)
+            for entry in self.panel.entries:
+                folder = self.out / entry.folder
+                if entry in self.entries or not panel_table.finished(folder):
+                    continue
+                if _alike(folder, entry, common):
+                    self._others.append(entry.name)
+                else:
+                    say(f"{entry.name} is left out of the table: {folder} holds a run of other markets or players")
         finally:
             common.cast().close()
         for entry in self.entries:
             if entry.name in self.reasons:
                 say(f"{entry.name} cannot be played: {self.reasons[entry.name]}")
 
-    def _prepare(self, entry: Entry, catalog: Catalog, common: Plan, say: Say) -> None:
+    def _prepare(self, entry: Entry, catalog: Catalog | ClusterCatalog, common: Plan, say: Say) -> None:
         folder = self.out / entry.folder
         done = panel_table.finished(folder)
         try:
@@ -180,9 +193,9 @@ class PanelRun:
     def finish(self) -> list[Result]:
         """Write the table and return its rows, the paper's among them.
 
-        Entries that were not chosen are in it where their runs are finished.
+        Entries that were not chosen are in it where their runs are finished, and on the same markets.
         """
-        shown = [e for e in self.panel.entries if e in self.entries or panel_table.finished(self.out / e.folder)]
+        shown = [entry for entry in self.panel.entries if entry in self.entries or entry.name in self._others]
         ours = panel_table.results(self.panel, self.out, shown, self.reasons)
         rows = panel_table.in_order([*ours, *panel_table.published_rows(self.panel)])
         panel_table.write(self.panel, rows, self.out)

@@ -3,7 +3,7 @@
 Every number is computed again from the stored episodes. A row says what it was measured on, so that a few markets of
 the bundled sample cannot be taken for the paper's 256 episodes; rows that were not played are in the table, with their
 reason. The paper's rows are shown where the markets are drawn as in the paper; its buyers were other models, which is
-said below the table.
+said below the table. Columns and paper are those of the panel's market, see ``panel_columns``.
 """
 
 from __future__ import annotations
@@ -15,28 +15,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from negolab import costs
-from negolab.catalog import SAMPLE
+from negolab import costs, report
+from negolab.catalog import AUTO, SAMPLE
+from negolab.clusters import OWN_RULE
 from negolab.errors import DamagedRun, NegolabError
 from negolab.evaluate import summarise_run
-from negolab.metrics import METRICS, VIOLATIONS, paired
+from negolab.metrics import paired
 from negolab.panel import MODEL, OWN, SCRIPTED, Entry, Panel
-from negolab.papers import multi_buyer, tables
+from negolab.panel_columns import Columns, changes, columns_of
+from negolab.papers import multi_buyer, multi_item, tables
 from negolab.papers.multi_buyer import OURS, OURS_MODEL, OURS_OWN, PAPER
-from negolab.papers.tables import TABLE_METRICS, Cell, Grid
+from negolab.papers.tables import Cell, Grid
 from negolab.policies.spec import ModelSpec
-from negolab.report import columns
-from negolab.scenario import REGIMES, regime
+from negolab.scenario import REGIMES
 from negolab.statistics import Estimate
 from negolab.store import MANIFEST, Run
 
 NOT_PLAYED = "not played"
 FILES = ("table.md", "table.csv", "table.tex")
 
-_MAIN = (*TABLE_METRICS, "violation_rate")
-_KINDS = tuple("below_cost_rate" if kind == "below_cost" else f"violation_{kind}" for kind in VIOLATIONS)
-_MEASURED = (*_MAIN, *(kind for kind in _KINDS if kind not in _MAIN), "aborted_rate", "reward_bound")
-"""Metrics in the CSV file."""
 _DATA = {SAMPLE: "bundled sample", "amazon_history_price": "AmazonHistoryPrice"}
 _SOURCES = {MODEL: OURS_MODEL, OWN: OURS_OWN, SCRIPTED: OURS}
 _ORDER = (*_SOURCES.values(), PAPER)
@@ -53,19 +50,25 @@ class Result:
     reason: str = ""
     """Why it was not played; empty for a row that was."""
     episodes: int = 0
-    products: int = 0
+    units: int = 0
+    """Products or clusters, as ``unit`` says."""
     data: str = ""
     found: Mapping[str, Estimate] = field(default_factory=dict)
     """Metrics of a finished run."""
     versus: Mapping[str, Estimate] = field(default_factory=dict)
     """Differences to the baseline on the same markets."""
     account: costs.Account = field(default_factory=lambda: costs.Account({}, None))
+    unit: str = "product"
+    derived: frozenset[str] = frozenset()
+    """Published metrics that are not stated, but follow from others."""
 
     @property
     def markets(self) -> str:
         """What it was measured on."""
-        products = f"{self.products} product{'s' * (self.products != 1)}"
-        return f"{self.episodes} on {products} ({self.data})" if self.episodes else NOT_PLAYED
+        if not self.units:
+            return NOT_PLAYED
+        units = f"{self.units} {self.unit}{'s' * (self.units != 1)} ({self.data})"
+        return f"{self.episodes} on {units}" if self.episodes else units
 
     def record(self) -> dict[str, Any]:
         """The row as ``papers.tables`` reads it."""
@@ -73,7 +76,7 @@ class Result:
         cells["markets"] = self.markets
         for name, e in self.found.items():
             cells |= {name: e.mean, f"{name}_se": e.se, f"{name}_n": e.n or None}
-        return cells
+        return cells | {f"{name}_trust": multi_item.DERIVED for name in self.derived}
 
 
 def models_of(panel: Panel, entry: Entry) -> dict[str, ModelSpec]:
@@ -93,9 +96,11 @@ def models_of(panel: Panel, entry: Entry) -> dict[str, ModelSpec]:
 def results(panel: Panel, out: Path, entries: Iterable[Entry], reasons: Mapping[str, str]) -> list[Result]:
     """The rows of ``entries``, in their order; ``reasons`` by name for those that could not be played."""
     runs: dict[str, Run] = {}
+    columns = columns_of(panel.regime)
     rows = []
     for entry in entries:
-        row = Result(entry.name, _SOURCES[entry.kind], entry.params, account=account(panel, out, entry))
+        used = account(panel, out, entry)
+        row = Result(entry.name, _SOURCES[entry.kind], entry.params, account=used, unit=columns.unit)
         rows.append(row)
         row.reason = reasons.get(entry.name, "")
         if row.reason:
@@ -107,15 +112,22 @@ def results(panel: Panel, out: Path, entries: Iterable[Entry], reasons: Mapping[
             row.reason = str(error)
             continue
         runs[entry.name] = run
-        name = str(run.manifest["data"]["name"])
-        row.episodes, row.products, row.data = run.n, len(run.products), _DATA.get(name, f"catalogue {name}")
+        row.episodes, row.units, row.data = run.n, int(run.manifest["settings"]["products"]), _data(panel, run)
     base = runs.get(panel.baseline or "")
     if base is not None:
         for row in rows:
             if row.seller in runs and row.seller != panel.baseline:
-                metrics = {name: METRICS[name] for name in TABLE_METRICS}
+                metrics = {name: columns.metrics[name] for name in columns.compared}
                 row.versus, _ = paired(base.episodes(complete=True), runs[row.seller].episodes(complete=True), metrics)
     return rows
+
+
+def _data(panel: Panel, run: Run) -> str:
+    """Which data a run was played on. A file of clusters may have any name, the bundled one's too."""
+    data = run.manifest["data"]
+    if data["codenames"] == OWN_RULE and panel.data not in (SAMPLE, AUTO):
+        return f"file {data['name']}"
+    return _DATA.get(str(data["name"]), f"catalogue {data['name']}")
 
 
 def account(panel: Panel, out: Path, entry: Entry) -> costs.Account:
@@ -134,16 +146,30 @@ def finished(folder: Path) -> bool:
 
 
 def published_rows(panel: Panel) -> list[Result]:
-    """The paper's rows, where the panel's markets are drawn as the paper's; else none."""
-    name = panel.run["regime"]
-    if regime(name, **panel.run.get("knobs", {})) != REGIMES[name]:
+    """The paper's rows, where the panel's markets are drawn as the paper's; else none. With several items they are of
+    the test split alone: for the held-out category the paper has another table, of which no cell is known."""
+    name, drawn = panel.run["regime"], panel.regime
+    columns, table1 = columns_of(drawn), multi_item.REFERENCE
+    if drawn == table1.regime and panel.run.get("split", "test") == table1.split:
+        return [_published_items(record, columns) for record in multi_item.published()]
+    if drawn.protocol != "lines" or drawn != REGIMES[name]:
         return []
     rows = []
     for record in multi_buyer.published(name):
-        found = {metric: _estimate(record, metric) for metric in TABLE_METRICS}
+        found = {metric: _estimate(record, metric) for metric in columns.compared}
         n = multi_buyer.EPISODES
         rows.append(Result(record["seller"], PAPER, record["params"], "", n, n // 2, "AmazonHistoryPrice", found))
     return rows
+
+
+def _published_items(record: Mapping[str, Any], columns: Columns) -> Result:
+    """A row of 2609.33289's table 1. How many episodes are behind it is not stated."""
+    known = [metric for metric in columns.main if not tables.missing(record[metric])]
+    row = Result(record["seller"], PAPER, record["params"], unit=columns.unit, units=multi_item.TEST_CLUSTERS)
+    row.data = "the paper's"
+    row.found = {metric: _estimate(record, metric) for metric in known}
+    row.derived = frozenset(metric for metric in known if record[f"{metric}_trust"] == multi_item.DERIVED)
+    return row
 
 
 def _estimate(record: Mapping[str, float], metric: str) -> Estimate:
@@ -165,10 +191,13 @@ def _reward(row: Result) -> float:
 # -- as text ----------------------------------------------------------------------------------------------------------
 
 
-def main_grid(rows: Sequence[Result], baseline: str | None) -> Grid:
+def main_grid(panel: Panel, rows: Sequence[Result]) -> Grid:
     """The paper's columns, violations of all kinds, and the difference in reward to the baseline."""
     leading = {"seller": "Seller", "source": "Source", "params": "Params", "markets": "Episodes"}
-    made = tables.grid([row.record() for row in rows], _MAIN, leading)
+    columns, baseline = columns_of(panel.regime), panel.baseline
+    # Who is the paper's best at something nobody can say where half of its sellers' numbers are not known.
+    unranked = (PAPER,) if any(row.source == PAPER and not row.episodes for row in rows) else ()
+    made = tables.grid([row.record() for row in rows], columns.main, leading, unranked=unranked)
     if baseline is None or not any(row.versus for row in rows):
         return made
     body = []
@@ -180,9 +209,9 @@ def main_grid(rows: Sequence[Result], baseline: str | None) -> Grid:
     return Grid(head, body, made.numeric | {len(made.head)}, made.rules)
 
 
-def _rates(rows: Sequence[Result]) -> Grid:
+def _rates(panel: Panel, rows: Sequence[Result]) -> Grid:
     """Violations of our sellers by kind."""
-    names = (*_KINDS, "aborted_rate")
+    names = (*columns_of(panel.regime).kinds, "aborted_rate")
     head = ["Seller", *(name.removesuffix("_rate").removeprefix("violation_").replace("_", " ") for name in names)]
     body = []
     for row in rows:
@@ -217,18 +246,20 @@ def caption(panel: Panel, rows: Sequence[Result], best: str = "in bold", second:
     """What a reader of the table must know; ``best`` and ``second`` say how those are marked."""
     run = panel.run
     buyers = ", ".join(dict.fromkeys(spec.label for spec in run.get("buyers", {}).values()))
+    unit = columns_of(panel.regime).unit
     lines = [
-        f"Panel {panel.name}: {run['regime']}, split {run.get('split', 'test')}, seed {run.get('seed', 0)}, "
-        f"episodes per product: {run.get('per_product', 2)}; buyers: {buyers or 'scripted'}. The same markets for "
+        f"Panel {panel.name}: {_regime(panel)}, split {run.get('split', 'test')}, seed {run.get('seed', 0)}, "
+        f"episodes per {unit}: {run.get('per_product', 2)}; buyers: {buyers or 'scripted'}. The same markets for "
         "every seller of ours.",
         f"Cells: mean ± standard error (n); n/a: does not exist or is not published. Best of a source {best}, second "
-        f"{second}. Standard errors clustered by product are in table.csv.",
+        f"{second}. Standard errors clustered by {unit} are in table.csv.",
     ]
-    if any(row.source == PAPER for row in rows):
+    if panel.regime.protocol == "tags":
         lines.append(
-            "Rows with source paper are arXiv 2607.05863's own, on its own buyers, which are language models that are "
-            "not published: they are no measurement of ours, and our rows are none of theirs."
+            "n is the number of episodes (of the surplus ratio: without a violation); of the item deal rate that of "
+            "items, of the coverage that of pairs in the best matchings, of the top buyer rate that of sold items."
         )
+    lines += _about_the_paper(rows)
     if panel.baseline is not None:
         lines.append(f"In pairs: the difference to {panel.baseline} on the same markets, with its own standard error.")
     for row in rows:
@@ -242,12 +273,37 @@ def caption(panel: Panel, rows: Sequence[Result], best: str = "in bold", second:
     return lines
 
 
+def _regime(panel: Panel) -> str:
+    """The regime's name, and what of it was changed."""
+    name, drawn = str(panel.run["regime"]), panel.regime
+    changed = "" if drawn.protocol == "lines" else changes(name, drawn)
+    return f"{name} with {changed}" if changed else name
+
+
+def _about_the_paper(rows: Sequence[Result]) -> list[str]:
+    """What must be known of the paper's rows, where there are any."""
+    theirs = [row for row in rows if row.source == PAPER]
+    if not theirs:
+        return []
+    if theirs[0].episodes:
+        return [
+            "Rows with source paper are arXiv 2607.05863's own, on its own buyers, which are language models that are "
+            "not published: they are no measurement of ours, and our rows are none of theirs."
+        ]
+    lines = [
+        "Rows with source paper are arXiv 2609.33289's own (table 1), on its own clusters and buyers, which are not "
+        "published: they are no measurement of ours, and our rows are none of theirs. They are those of its ten "
+        "sellers of which a number is known; errors and n are not stated, and none is marked as best."
+    ]
+    return [*lines, *(f"{tables.DERIVED_MARK} {note}" for note in multi_item.notes())]
+
+
 def markdown(panel: Panel, rows: Sequence[Result]) -> str:
     """``table.md``."""
     ours = [row for row in rows if row.source != PAPER]
-    parts = [tables.markdown(main_grid(rows, panel.baseline)), *(f"{line}\n" for line in caption(panel, rows))]
+    parts = [tables.markdown(main_grid(panel, rows)), *(f"{line}\n" for line in caption(panel, rows))]
     parts += ["Episodes that a seller ended by breaking a rule, by kind, and those that were aborted:\n"]
-    parts += [tables.markdown(_rates(ours))]
+    parts += [tables.markdown(_rates(panel, ours))]
     asked = [row for row in ours if row.account.by_player]
     if asked:
         parts += ["Tokens and cost:\n", tables.markdown(_spent(asked))]
@@ -257,16 +313,19 @@ def markdown(panel: Panel, rows: Sequence[Result]) -> str:
 def latex(panel: Panel, rows: Sequence[Result]) -> str:
     """``table.tex``."""
     notes = ["Needs \\usepackage{booktabs}.", *caption(panel, rows)]
-    return tables.latex(main_grid(rows, panel.baseline), notes)
+    return tables.latex(main_grid(panel, rows), notes)
 
 
 def csv_text(panel: Panel, rows: Sequence[Result]) -> str:
     """``table.csv``: one line per row, full precision, ``n/a`` for what does not exist."""
     parts = ("", "_se", "_se_clustered", "_n")
     usage = ("replies", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
-    head = ["seller", "source", "params", "status", "reason", "data", "episodes", "products"]
-    head += [name + part for name in _MEASURED for part in parts]
-    head += [f"minus_baseline_{name}{part}" for name in TABLE_METRICS for part in parts]
+    columns = columns_of(panel.regime)
+    derived = columns.unit == "cluster"
+    head = ["seller", "source", "params", "status", "reason", "data", "episodes", f"{columns.unit}s"]
+    head += ["derived"] * derived
+    head += [name + part for name in columns.measured for part in parts]
+    head += [f"minus_baseline_{name}{part}" for name in columns.compared for part in parts]
     head += [*usage, "cost_dollars", "episodes_per_dollar"]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -274,8 +333,9 @@ def csv_text(panel: Panel, rows: Sequence[Result]) -> str:
     for row in rows:
         status = "published" if row.source == PAPER else NOT_PLAYED if row.reason else "played"
         line: list[Any] = [row.seller, row.source, row.params or None, status, row.reason or None, row.data or None]
-        line += [row.episodes or None, row.products or None]
-        for found, names in ((row.found, _MEASURED), (row.versus, TABLE_METRICS)):
+        line += [row.episodes or None, row.units or None]
+        line += [" ".join(name for name in columns.main if name in row.derived) or None] * derived
+        for found, names in ((row.found, columns.measured), (row.versus, columns.compared)):
             for name in names:
                 e = found.get(name, Estimate(None, None, None, 0))
                 line += [*e[:3], e.n if row.source != PAPER or e.n else None] if name in found else [None] * 4
@@ -289,19 +349,18 @@ def csv_text(panel: Panel, rows: Sequence[Result]) -> str:
 
 def plain(panel: Panel, rows: Sequence[Result]) -> str:
     """For the terminal: short heads, the best of a source marked by ¹ and the second by ²."""
-    made = main_grid(rows, panel.baseline)
-    heads = ["seller", "source", "params", "episodes", "reward", "surplus", "deals", "buyers", "top buyer"]
-    heads += ["below cost", "violations"]
+    made = main_grid(panel, rows)
+    heads = ["seller", "source", "params", "episodes", *columns_of(panel.regime).short]
     heads += ["reward - baseline"] * (len(made.head) - len(heads))
     ours = any(row.account.by_player for row in rows)
     lines = [[*heads, "cost"] if ours else heads]
     for row, body in zip(rows, made.body, strict=True):
         cells = [cell.text for cell in body[:4]]
-        # n is in the column of episodes, and differs only for metrics of deals.
+        # n is in the column of episodes, and differs only for metrics of deals, or of items and pairs.
         marks = any(cell.place for line in made.body for cell in line)
         cells += [cell.text.partition(" (")[0] + (" ", "¹", "²")[cell.place] * marks for cell in body[4:]]
         lines.append([*cells, costs.dollars(row.account.dollars)] if ours else cells)
-    return columns(lines)
+    return report.columns(lines)
 
 
 def write(panel: Panel, rows: Sequence[Result], out: Path) -> None:

@@ -1,13 +1,14 @@
 """Tables as the papers print them: ``mean ± standard error (n)``, the best of a group marked, as Markdown or LaTeX.
 
 Knows metrics by name and rows as mappings, nothing of runs or published files. A row holds, per metric, ``reward``,
-``reward_se`` and ``reward_n``; what does not exist is None or NaN and prints as ``n/a``.
+``reward_se`` and ``reward_n``; what does not exist is None or NaN and prints as ``n/a``. Where ``reward_trust`` is
+``"derived"``, a published number follows from others and is marked by ``DERIVED_MARK``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ ITEM_METRIC_LABELS: dict[str, str] = {
     "top_buyer_rate": METRIC_LABELS["top_buyer_rate"],
 }
 """The same for the market of several items: the six metrics of 2609.33289, section 6, in its order."""
+
+DERIVED_MARK = "†"
+"""Behind a published number that is not stated, but follows from others."""
 
 LOWER_IS_BETTER: frozenset[str] = frozenset({"below_cost_rate", "violation_rate"})
 
@@ -107,24 +111,29 @@ def heading(metric: str) -> str:
 
 
 def grid(
-    rows: Sequence[Mapping[Any, Any]], metrics: Sequence[str], leading: Mapping[str, str], group: str = "source"
+    rows: Sequence[Mapping[Any, Any]],
+    metrics: Sequence[str],
+    leading: Mapping[str, str],
+    group: str = "source",
+    unranked: Collection[str] = (),
 ) -> Grid:
     """Rows as a table: the ``leading`` columns (name -> heading) as they are, then one column per metric.
 
     Best and second best are judged within each value of the column ``group``, so that the paper's models, scripted
-    players and one's own do not compete.
+    players and one's own do not compete; in the groups ``unranked`` none is marked.
     """
     body = [[Cell(str(row[name])) for name in leading] for row in rows]
     groups = [str(row.get(group, "")) for row in rows]
     for metric in metrics:
         found = [0] * len(rows)
         for name in dict.fromkeys(groups):
-            members = [i for i, other in enumerate(groups) if other == name]
+            members = [i for i, other in enumerate(groups) if other == name and name not in unranked]
             marks = places([number(rows[i].get(metric)) for i in members], metric)
             for i, place in zip(members, marks, strict=True):
                 found[i] = place
         for line, row, place in zip(body, rows, found, strict=True):
             text = format_cell(metric, *(number(row.get(metric + part)) for part in ("", "_se", "_n")))
+            text += f" {DERIVED_MARK}" * (row.get(f"{metric}_trust") == "derived")
             line.append(Cell(text, place))
     numeric = frozenset(range(len(leading), len(leading) + len(metrics)))
     rules = frozenset(i for i in range(1, len(groups)) if groups[i] != groups[i - 1])
@@ -149,7 +158,16 @@ _LATEX = str.maketrans(
     {c: "\\" + c for c in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "×": r"$\times$"}
-    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "−": "$-$", "\u00a0": "~", "\n": " ", "\r": " ", "\t": " "}
+    | {
+        "†": r"\textdagger{}",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "−": "$-$",
+        "\u00a0": "~",
+        "\n": " ",
+        "\r": " ",
+        "\t": " ",
+    }
     # A bracket behind a row's end would be read as its option.
     | {"[": "{[}", "]": "{]}"}
 )
