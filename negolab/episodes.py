@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from negolab.catalog import Product
-from negolab.environment.base import SELLER, Environment, Move, Outcome, Request, Sale, Turn, Violation
+from negolab.environment.base import SELLER, Calls, Environment, Move, Outcome, Request, Sale, Turn, Violation
 from negolab.games import Game, game_of
 from negolab.scenario import Scenario
 from negolab.seeds import mix
@@ -128,7 +128,7 @@ def replay(episode: Episode, seen: Seen | None = None) -> list[str]:
     env = game.environment(episode.scenario)
     at, turns = 0, episode.turns
     while env.outcome is None:
-        answers: dict[int, Move | Violation] = {}
+        answers: dict[int, Move | Calls | Violation] = {}
         for request in env.requests():
             position = at + len(answers)
             if position >= len(turns) and any(isinstance(read, Violation) for read in answers.values()):
@@ -151,7 +151,7 @@ def replay(episode: Episode, seen: Seen | None = None) -> list[str]:
         found.append(f"{len(turns) - at} turns are recorded after the end")
     if env.outcome != episode.outcome:
         found.append(f"outcome: {_difference(env.outcome, episode.outcome)}")
-    reward = game.reward(episode.scenario, env.outcome)
+    reward = game.reward(episode.scenario, env.outcome, episode.turns)
     if reward != episode.reward:
         found.append(f"reward replays as {reward!r}, stored as {episode.reward!r}")
     return found
@@ -165,12 +165,12 @@ def _difference(now: Turn | Outcome, was: Turn | Outcome) -> str:
 
 def _reread(
     game: Game, env: Environment, episode: Episode, position: int, request: Request, seen: Seen | None
-) -> Move | Violation | str:
+) -> Move | Calls | Violation | str:
     """Parse one stored turn again, the guard's refusals included; a string says why it cannot have happened so."""
     turn, note = episode.turns[position], episode.notes.get(position, {})
     subject, finish = game.subject(episode.scenario), note.get("finish", "stop")
     parse = game.parse_seller if turn.seat == SELLER else game.parse_buyer
-    if turn.seat == game.learner:
+    if turn.seat == game.learner or not game.guarded:
         if seen is not None:
             seen(position, request)
         return parse(turn.text, subject, finish)

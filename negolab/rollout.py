@@ -16,7 +16,7 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
-from negolab.environment.base import ABORTS, SELLER, Move, Request, Turn, Violation
+from negolab.environment.base import ABORTS, SELLER, Calls, Move, Request, Turn, Violation
 from negolab.episodes import REASKS, Episode
 from negolab.errors import NegolabError
 from negolab.games import game_of
@@ -66,7 +66,7 @@ class _Game:
         self.turns: list[Turn] = []
         self.notes: dict[int, dict[str, Any]] = {}
         self.awaited = 0  # how many seats must speak before the environment moves on; 0 once it has
-        self.answers: dict[int, Move | Violation] = {}
+        self.answers: dict[int, Any] = {}
         self.pending: dict[int, dict[str, Any]] = {}
         self.prompt_ids: dict[int, Sequence[int]] = {}
         self.prompts: dict[int, Sequence[int]] = {}  # by position in ``turns``
@@ -82,7 +82,7 @@ class _Game:
         refused = {"kind": read.kind, "detail": read.detail, "text": clean_text(reply.text), **_facts(reply)}
         self.pending.setdefault(seat, {}).setdefault("refused", []).append(refused)
 
-    def answer(self, seat: int, read: Move | Violation) -> None:
+    def answer(self, seat: int, read: Move | Calls | Violation) -> None:
         """Take what a seat says. Once nobody is missing, hand it to the environment and record the turns."""
         self.answers[seat] = read
         if len(self.answers) < self.awaited:
@@ -103,7 +103,7 @@ class _Game:
         """The finished episode, ``names`` those of the policies. Only valid once the environment has an outcome."""
         outcome = self.env.outcome
         assert outcome is not None
-        reward = self.rules.reward(self.scenario, outcome)
+        reward = self.rules.reward(self.scenario, outcome, self.turns)
         players = tuple([names[slot] for slot in self.slots])
         return Episode(self.scenario, players, self.turns, self.notes, outcome, reward, self.prompts)
 
@@ -332,7 +332,7 @@ def _judge(
             text = clean_text(text)
         read = game.parse[seat != SELLER](text, game.subject, finish)
         # An opponent's reply is also held against the rules, so that the guard can refuse it.
-        if seat != game.learner:
+        if seat != game.learner and game.rules.guarded:
             found = read if isinstance(read, Violation) else game.env.check(seat, read)
             if found is not None and found.kind not in ABORTS:
                 game.refuse(seat, found, reply)

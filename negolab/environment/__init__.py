@@ -5,8 +5,11 @@ from negolab.environment.base import (
     SELLER,
     BilateralView,
     BuyerView,
+    Call,
+    Calls,
     Channel,
     Environment,
+    Event,
     Move,
     Offer,
     Offers,
@@ -15,6 +18,7 @@ from negolab.environment.base import (
     Said,
     Sale,
     SellerView,
+    TradeView,
     Turn,
     Violation,
     item_name,
@@ -22,6 +26,7 @@ from negolab.environment.base import (
 )
 from negolab.environment.bilateral import Bilateral
 from negolab.environment.market import Market
+from negolab.environment.trade import Trade
 
 __all__ = [
     "BUYER",
@@ -29,8 +34,11 @@ __all__ = [
     "Bilateral",
     "BilateralView",
     "BuyerView",
+    "Call",
+    "Calls",
     "Channel",
     "Environment",
+    "Event",
     "Market",
     "Move",
     "Offer",
@@ -40,6 +48,8 @@ __all__ = [
     "Said",
     "Sale",
     "SellerView",
+    "Trade",
+    "TradeView",
     "Turn",
     "Violation",
     "item_name",

@@ -5,7 +5,7 @@ A seat is an integer: 0 is the seller, 1..N are the buyers.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from negolab.catalog import Listing, Product
 
@@ -58,6 +58,60 @@ class Violation(NamedTuple):
     ``truncated``, ``item``, ``opening``, ``budget``, ``deal``. Either: one of ``ABORTS``, where there was no reply to
     judge."""
     detail: str
+    text: str
+
+
+class Call(NamedTuple):
+    """One tool call of the trade game (2604.16472, table 9)."""
+
+    tool: str
+    """One of ``TOOLS``."""
+    price: int | None = None
+    """``make_offer``: cents."""
+    answer: bool | None = None
+    """``respond_to_offer``: True accepts."""
+    text: str = ""
+    """``send_message``: its content; ``make_offer``: the side offer."""
+    seconds: float = 0.0
+    """``wait_for_time_period``: how long."""
+
+
+TOOLS = (
+    "make_offer",
+    "respond_to_offer",
+    "send_message",
+    "search_price",
+    "quit_negotiation",
+    "wait_for_response",
+    "wait_for_time_period",
+)
+"""The tools of the trade game."""
+MAX_CALLS = 3
+"""Tool calls of one turn."""
+
+
+class Calls(NamedTuple):
+    """A reply of the trade game as it was read, well formed or not: what is wrong with it is lost, and ends nothing."""
+
+    calls: tuple[Call, ...]
+    """Those that take effect, in order; at most ``MAX_CALLS``."""
+    problems: tuple[tuple[str, str], ...]
+    """Kind and detail of whatever was wrong: ``unparseable``, ``truncated``, ``unknown_tool``, ``bad_argument``,
+    ``too_many_calls``, ``after_terminal``."""
+    text: str
+    """The reply as it was written, thinking block cut; the author's own later view keeps it."""
+
+
+class Event(NamedTuple):
+    """What one side of the trade game did and the other is told. Never a Thought, and no search."""
+
+    time: float
+    """Simulated seconds since the beginning."""
+    seat: int
+    kind: str
+    """``offer``, ``accept``, ``reject``, ``message``, ``quit`` or ``wait``."""
+    price: int | None
+    """Cents."""
     text: str
 
 
@@ -184,13 +238,41 @@ class BilateralView(NamedTuple):
     """The seat's own replies in full."""
 
 
+class TradeView(NamedTuple):
+    """All that one side of the trade game may see."""
+
+    seat: int
+    """``SELLER`` or ``BUYER``."""
+    listing: Listing
+    """Title, description and category; its price is no part of what the sides are told."""
+    limit: int
+    """The seat's own reservation price in cents."""
+    max_rounds: int
+    round: int
+    """Number of this turn, both sides' turns counted, from 1."""
+    pending: int | None
+    """The other side's offer that waits for an answer, in cents."""
+    mine: int | None
+    """The seat's own offer that waits for one."""
+    history: tuple[int, int] | None
+    """The item's lowest and highest price so far in cents, once the seat has searched for them."""
+    heard: tuple[tuple[Event, ...], ...]
+    """What was done so far, a batch for each turn, both sides'; a turn that told nothing is an empty batch."""
+    speakers: tuple[int, ...]
+    """By turn: whose it was."""
+    own: tuple[str, ...]
+    """The seat's own replies in full."""
+    now: float
+    """Simulated seconds since the beginning."""
+
+
 class Request(NamedTuple):
     """One seat must speak now. Nothing in it tells of another seat: its seeds are the seat's own."""
 
     episode: int
     """The episode's place in the run: a label for caches and records, drawn from nothing."""
     seat: int
-    view: SellerView | BuyerView | BilateralView
+    view: SellerView | BuyerView | BilateralView | TradeView
     seed: int
     """64 random bits for this very reply: a function of the scenario, seat, turn and attempt."""
     seat_seed: int
@@ -228,7 +310,7 @@ class Outcome(NamedTuple):
     """``deal`` (at least one), ``no_deal``, ``violation`` or ``aborted``."""
     reason: str
     """``seller_deal`` and ``buyer_deal`` where the only item is sold, ``sold_out`` where all of several are;
-    ``seller_quit``, ``all_inactive``, ``messages_exhausted``, in the bilateral game ``buyer_quit`` and
+    ``seller_quit``, ``all_inactive``, ``messages_exhausted``, in the games of two ``buyer_quit`` and
     ``turns_exhausted``; or the kind of a violation; for ``aborted`` one of ``ABORTS``."""
     seat: int | None = None
     """Who closed, quit, violated or could not speak; None where messages or channels ran out."""
@@ -265,14 +347,14 @@ class Environment(Protocol):
         """Every seat that must speak now, with what that seat may see; empty once there is an outcome."""
         ...
 
-    def check(self, seat: int, move: Move) -> Violation | None:
-        """Would this move break a rule now? Changes nothing."""
+    def check(self, seat: int, move: Any) -> Violation | None:
+        """Would this move (``Move``, or what the game has in its place) break a rule now? Changes nothing."""
         ...
 
     def fallback(self, seat: int) -> Move:
         """What the opponent guard plays for a seat that is not the learner's and keeps breaking the rules."""
         ...
 
-    def submit(self, replies: Mapping[int, Move | Violation]) -> list[Turn]:
+    def submit(self, replies: Mapping[int, Any]) -> list[Turn]:
         """Apply one reply per requested seat. Raises ``ValueError`` when the seats are not the requested ones."""
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from negolab.environment.base import SELLER, BilateralView, BuyerView, Move, Request, SellerView
+from negolab.environment.base import SELLER, BilateralView, BuyerView, Move, Request, SellerView, TradeView
 from negolab.money import dollars
 from negolab.parser.lines import parse_bilateral_seller, parse_buyer, parse_seller
 from negolab.policies.base import Policy, Reply
@@ -145,6 +145,8 @@ class InWords:
             codename = view.product.listing.codename
             move = parse_seller(reply.text, codename)
             return seller_words(view, move, codename) if isinstance(move, Move) else reply.text
+        if isinstance(view, TradeView):  # written in tools, for which the pocket model has no words
+            return reply.text
         codename = view.listing.codename
         if isinstance(view, BilateralView) and view.seat == SELLER:
             move = parse_bilateral_seller(reply.text, codename, reject=view.reject)

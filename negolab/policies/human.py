@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from negolab.catalog import Listing
-from negolab.environment.base import SELLER, BilateralView, BuyerView, Move, Request, Said, SellerView, Violation
+from negolab.environment.base import SELLER, BuyerView, Move, Request, Said, SellerView, Violation
 from negolab.environment.market import check_seller
 from negolab.errors import NegolabError
 from negolab.money import MAX_CENTS, dollars
@@ -103,8 +103,8 @@ class Human:
         view = request.view
         if isinstance(view, SellerView):
             return self._seller(view)
-        if isinstance(view, BilateralView):
-            raise NegolabError("the bilateral game has no seat for a person; play the market")
+        if not isinstance(view, BuyerView):
+            raise NegolabError("the games of two have no seat for a person; play the market")
         return self._buyer(view, request.seat)
 
     # -- the seller's seat --------------------------------------------------------------------------------------

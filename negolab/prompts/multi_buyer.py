@@ -11,12 +11,13 @@ the count is always written "n more messages", the only form the paper shows.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from negolab.environment.base import SELLER, BilateralView, BuyerView, Request, Said, SellerView, turn_labels
+from negolab.environment.base import SELLER, BilateralView, BuyerView, Request, Said, SellerView, TradeView, turn_labels
 from negolab.errors import NegolabError
 from negolab.money import dollars
 from negolab.prompts.bilateral import bilateral_messages
 from negolab.prompts.multi_item import item_buyer_messages, item_seller_messages
 from negolab.prompts.shared import Message, buyer_messages, item, load_templates, sha256_of, spoken
+from negolab.prompts.trade import trade_messages
 
 __all__ = ["MarketPrompts", "Message", "board", "sha256_of"]
 
@@ -71,6 +72,8 @@ class MarketPrompts:
         view = request.view
         if isinstance(view, BilateralView):
             return bilateral_messages(self._templates, view)
+        if isinstance(view, TradeView):
+            return trade_messages(self._templates, view)
         if view.protocol == "tags":
             if isinstance(view, SellerView):
                 return item_seller_messages(self._templates, view)

@@ -3,6 +3,7 @@
 from negolab.scenario.drawing import MAX_SEED, Scenario, Schedule, Unit, draw
 from negolab.scenario.regimes import (
     BILATERAL,
+    GAINS,
     GAMES,
     IN_DISTRIBUTION,
     MULTI_PRODUCT,
@@ -11,6 +12,8 @@ from negolab.scenario.regimes import (
     PERSONAS,
     PROTOCOLS,
     REGIMES,
+    TRADE,
+    TRADE_DRAWS,
     Interval,
     Regime,
     regime,
@@ -18,6 +21,7 @@ from negolab.scenario.regimes import (
 
 __all__ = [
     "BILATERAL",
+    "GAINS",
     "GAMES",
     "IN_DISTRIBUTION",
     "MAX_SEED",
@@ -27,6 +31,8 @@ __all__ = [
     "PERSONAS",
     "PROTOCOLS",
     "REGIMES",
+    "TRADE",
+    "TRADE_DRAWS",
     "Interval",
     "Regime",
     "Scenario",

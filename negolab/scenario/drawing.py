@@ -60,6 +60,9 @@ class Scenario(NamedTuple):
     """The bilateral game: how the seller is to behave."""
     protocol: str = "lines"
     """How replies are written: one of ``PROTOCOLS``."""
+    reserve: int | None = None
+    """The trade game: the seller's reservation price. The product's cost and list price are there the lowest and
+    highest price of the item's history."""
 
     @property
     def n_buyers(self) -> int:
@@ -102,6 +105,7 @@ class Scenario(NamedTuple):
             return {**money, "unit": self.unit, **drawn, "protocol": self.protocol}
         listing, openings = self.product.listing, self.openings
         bilateral = {"game": self.game, "reject": self.reject, "persona": self.persona}
+        trade = {"game": self.game, "reserve": self.reserve, "protocol": self.protocol}
         return {
             **money,
             "unit": self.unit,
@@ -109,7 +113,8 @@ class Scenario(NamedTuple):
             "cost_cents": self.product.cost_cents,
             "budgets": self.budgets,
             "openings": None if openings is None else [None if fixed is None else fixed[0] for fixed in openings],
-            **(bilateral if self.game != "market" else {}),
+            **(bilateral if self.game == "bilateral" else {}),
+            **(trade if self.game == "trade" else {}),
         }
 
     @classmethod
@@ -145,6 +150,7 @@ class Scenario(NamedTuple):
             reject=data.get("reject", False),
             persona=data.get("persona", "neutral"),
             protocol=data.get("protocol", "lines"),
+            reserve=data.get("reserve"),
         )
 
 
@@ -157,6 +163,8 @@ def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -
         return _draw_items(regime, unit, seed, rep, episode)
     if regime.n_items > 1 or regime.item_correlation or regime.buyer_correlation:
         raise _no_cluster(regime, f"{unit.listing.codename} is a product")
+    if regime.game == "trade":
+        return _draw_trade(regime, unit, seed, rep, episode)
     rng = generator(seed, "market", unit.listing.codename, rep)
     n, list_cents = regime.n_buyers, unit.listing.list_cents
     # All numbers are drawn in every regime, so switching one knob leaves the other draws alone.
@@ -180,7 +188,7 @@ def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -
         free = rng.random(n) >= regime.first_offer_rate
         opened = zip(free, openings, strict=True)
         openings = None if free.all() else tuple([None if is_free else fixed for is_free, fixed in opened])
-    name, game = unit.listing.codename, (regime.game, regime.reject, persona, regime.protocol)
+    name, game = unit.listing.codename, (regime.game, regime.reject, persona, regime.protocol, None)
     fields = (episode, rep, regime.name, name, (unit,), k, t, tuple(zip(budgets)), openings, buyer_types, keys, *game)
     return tuple.__new__(Scenario, fields)  # a third of the time of the named tuple's own constructor
 
@@ -255,6 +263,50 @@ def _ratios(regime: Regime, uniform: Any, factors: Any) -> list[list[float]]:
         ]
         for i in range(n)
     ]
+
+
+def _draw_trade(regime: Regime, product: Product, seed: int, rep: int, episode: int) -> Scenario:
+    """The trade game (2604.16472; facts of its authors' code): with the lowest and highest price L and H of the item's
+    history, the seller's reservation price is uniform on [0.6 L, 0.9 L], the buyer's on [0.4 L, H + 0.1 (H - L)], and
+    where the regime wants gains from trade, or none, more than a cent above the seller's, or below it.
+
+    ``redraw`` draws the buyer's again until it fits, ``conditional`` draws it from what fits: the same law by two ways.
+    """
+    rng = generator(seed, "trade", product.listing.codename, rep)
+    low, high = product.cost_cents, product.listing.list_cents
+    keys = tuple([word >> 1 for word in rng.bit_generator.random_raw(2).tolist()])
+    reserve = max(1, round_cents((0.6 + 0.3 * rng.random()) * low))
+    bottom, top = 0.4 * low, high + 0.1 * (high - low)
+    if regime.gains == "gft":
+        fits = (reserve + 1.0, top)
+    elif regime.gains == "ngft":
+        fits = (bottom, reserve - 1.0)
+    else:
+        fits = (bottom, top)
+    if fits[0] >= fits[1]:
+        raise NegolabError(f"{product.listing.codename}: at {low} cents no value of the kind {regime.gains} is left")
+    if regime.trade_draw == "conditional":
+        value = fits[0] + (fits[1] - fits[0]) * rng.random()
+    else:
+        value = bottom + (top - bottom) * rng.random()
+        while not fits[0] < value < fits[1]:
+            value = bottom + (top - bottom) * rng.random()
+    return Scenario(
+        episode=episode,
+        rep=rep,
+        regime=regime.name,
+        unit=product.listing.codename,
+        products=(product,),
+        per_buyer_cap=regime.per_buyer_cap,
+        message_budget=regime.message_budget,
+        valuations=((max(1, round_cents(value)),),),
+        openings=None,
+        buyer_types=regime.buyer_types,
+        keys=keys,
+        game="trade",
+        protocol=regime.protocol,
+        reserve=reserve,
+    )
 
 
 class Schedule(Sequence[Scenario]):

@@ -12,12 +12,18 @@ from negolab.errors import NegolabError
 
 Interval = tuple[float, float]
 
-GAMES = ("market", "bilateral")
-"""Rules that a scenario may be played by: ``environment.Market``, ``environment.Bilateral``."""
+GAMES = ("market", "bilateral", "trade")
+"""Rules that a scenario may be played by: ``environment.Market``, ``environment.Bilateral``, ``environment.Trade``."""
 PERSONAS = ("neutral", "begging", "insulting", "unyielding")
 """How a seller of the bilateral game may be told to behave (2604.09855, table 3)."""
-PROTOCOLS = ("lines", "tags")
-"""How replies are written: ``parser.lines`` (2607.05863) or ``parser.tags`` (2609.33289)."""
+PROTOCOLS = ("lines", "tags", "tools")
+"""How replies are written: ``parser.lines`` (2607.05863), ``parser.tags`` (2609.33289), ``parser.tools`` (2604.16472).
+"""
+GAINS = ("gft", "ngft", "any")
+"""The trade game: the buyer values the item above the seller's reservation price (gains from trade), below it, or as it
+happens."""
+TRADE_DRAWS = ("redraw", "conditional")
+"""The trade game: how a buyer's value of the wanted kind is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,10 @@ class Regime:
     """Correlation, before the step to uniform, between what two buyers think an item is worth."""
     buyer_correlation: float = 0.0
     """The same between what one buyer thinks two items are worth. Both together are 1 at most."""
+    gains: str = "any"
+    """The trade game: one of ``GAINS``."""
+    trade_draw: str = "redraw"
+    """The trade game: one of ``TRADE_DRAWS``."""
 
     def __post_init__(self) -> None:
         """Raise ``NegolabError`` for a knob out of range: what, its value, and what is allowed."""
@@ -102,9 +112,16 @@ class Regime:
             raise NegolabError(f"{where} reject is {self.reject!r}; allowed: true or false")
         if not isinstance(self.personas, tuple) or not self.personas or not set(self.personas) <= set(PERSONAS):
             raise NegolabError(f"{where} personas is {self.personas!r}; allowed: one or more of {', '.join(PERSONAS)}")
+        if (self.gains, self.trade_draw) != ("any", "redraw") and self.game != "trade":
+            raise NegolabError(f"{where} gains and trade_draw are knobs of the trade game")
         if self.game == "market":
+            if self.protocol == "tools":
+                raise NegolabError(f"{where} tools are how the trade game is played; the market has lines and tags")
             if self.reject or self.personas != ("neutral",):
                 raise NegolabError(f"{where} reject and personas are knobs of the bilateral game")
+            return
+        if self.game == "trade":
+            self._check_trade(where)
             return
         if self.n_buyers != 1 or self.first_offer is not None:
             raise NegolabError(f"{where} the bilateral game has one buyer, and no regulated first offer")
@@ -114,6 +131,21 @@ class Regime:
             raise NegolabError(
                 f"{where} per_buyer_cap is {self.per_buyer_cap} and message_budget {self.message_budget}; in the "
                 "bilateral game both are the number of turns and must be equal"
+            )
+
+    def _check_trade(self, where: str) -> None:
+        if self.gains not in GAINS:
+            raise NegolabError(f"{where} gains is {self.gains!r}; allowed: {', '.join(GAINS)}")
+        if self.trade_draw not in TRADE_DRAWS:
+            raise NegolabError(f"{where} trade_draw is {self.trade_draw!r}; allowed: {', '.join(TRADE_DRAWS)}")
+        if (self.n_buyers, self.n_items, self.protocol) != (1, 1, "tools") or self.first_offer is not None:
+            raise NegolabError(f"{where} the trade game has one buyer, one item, tools, and no regulated first offer")
+        if self.reject or self.personas != ("neutral",):
+            raise NegolabError(f"{where} reject and personas are knobs of the bilateral game")
+        if self.per_buyer_cap != self.message_budget:
+            raise NegolabError(
+                f"{where} per_buyer_cap is {self.per_buyer_cap} and message_budget {self.message_budget}; in the trade "
+                "game both are the number of rounds and must be equal"
             )
 
     @property
@@ -144,7 +176,8 @@ class Regime:
         return {
             f.name: value
             for f in fields(self)
-            if (value := getattr(self, f.name)) != f.default or (self.game != "market" and f.name in _BILATERAL_KNOBS)
+            if (value := getattr(self, f.name)) != f.default
+            or (self.game == "bilateral" and f.name in _BILATERAL_KNOBS)
         }
 
     @classmethod
@@ -231,9 +264,23 @@ BILATERAL = Regime(
 """2604.09855: one buyer with 0.8 x list price, six turns, the buyer learns. Its type names no player: who plays is
 said beside it, so that every learner meets the same games."""
 
+TRADE = Regime(
+    name="trade",
+    n_buyers=1,
+    per_buyer_cap=10,
+    message_budget=10,
+    budget_tiers=((1.0, 1.0),),
+    first_offer=None,
+    buyer_types=("trader",),
+    game="trade",
+    protocol="tools",
+)
+"""2604.16472: two traders, ten rounds in all. Both values follow from the item's own price history, so ``budget_tiers``
+decides nothing here."""
+
 REGIMES: Mapping[str, Regime] = {r.name: r for r in (IN_DISTRIBUTION, OOD_DIVERSE, MULTI_PRODUCT, *MULTI_PRODUCT_OOD)}
 """The market's regimes by name."""
-_ALL = {**REGIMES, BILATERAL.name: BILATERAL}
+_ALL = {**REGIMES, BILATERAL.name: BILATERAL, TRADE.name: TRADE}
 
 
 def regime(name: str, **knobs: Any) -> Regime:
