@@ -9,12 +9,18 @@ from negolab.metrics.bilateral import BILATERAL_METRICS
 from negolab.metrics.common import Metric, Summary, Value
 from negolab.metrics.items import ITEM_METRICS
 from negolab.metrics.market import METRICS
+from negolab.metrics.trade import TRADE_METRICS
 from negolab.statistics import Accumulator, Estimate
 
 
 def metrics_of(game: str, protocol: str = "lines") -> Mapping[str, Metric]:
     """The metrics of a game by what scenarios and regimes call it and its protocol. Raises ``KeyError`` for others."""
-    games = {("market", "lines"): METRICS, ("market", "tags"): ITEM_METRICS, ("bilateral", "lines"): BILATERAL_METRICS}
+    games = {
+        ("market", "lines"): METRICS,
+        ("market", "tags"): ITEM_METRICS,
+        ("bilateral", "lines"): BILATERAL_METRICS,
+        ("trade", "tools"): TRADE_METRICS,
+    }
     return games[game, protocol]
 
 
@@ -73,5 +79,5 @@ def _mean(value: Value) -> float | None:
 def _market(episode: Episode) -> tuple[Any, ...]:
     s = episode.scenario
     money = [(p.listing.codename, p.listing.list_cents, p.cost_cents) for p in s.products]
-    drawn = (s.valuations, s.openings, s.keys, s.buyer_types)
+    drawn = (s.valuations, s.openings, s.keys, s.buyer_types, s.reserve)
     return (s.unit, s.rep, s.per_buyer_cap, s.message_budget, s.protocol, tuple(money), *drawn)
