@@ -10,16 +10,20 @@ Rules that the paper leaves open, as read here:
 * ``respond_to_offer(True)`` closes at the pending price. Without a pending offer either answer is lost
   (``no_pending_offer``).
 * A turn without a terminal tool passes like one that ends with ``wait_for_response``.
-* ``search_price`` tells its caller the lowest and highest price. Where the first search is all that a turn did, the
-  same side goes on in the same round, since the answer is what it asked for; later ones pass the turn.
+* ``search_price`` tells its caller the lowest and highest price, once and for all. Where the first search is all that
+  took effect in a turn that does not end with a terminal tool, the same side goes on in the same round, since the
+  answer is what it asked for; later ones pass the turn.
 * After ``wait_for_time_period`` the same side speaks again, in a new round.
 * Deals at a loss are legal: that a side agreed to one is a metric.
 * The simulated clock only orders and dates what is told: a batch arrives 0.5 to 2 seconds after its turn began, drawn
   from the side's own word, a waiting side's next turn begins when its time is over.
+* A turn's record names its first problem, those of the reply before those of the rules; its detail tells of the others.
+* No view tells the listing's price, which is here the highest of the item's history: it reads 0.
 * A side that could not speak (its model's context is full, no answer came in time) ends the game as ``aborted``.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from negolab.environment.base import (
     ABORTS,
@@ -46,6 +50,7 @@ class Trade:
 
     __slots__ = (
         "_heard",
+        "_listing",
         "_now",
         "_own",
         "_pending",
@@ -61,6 +66,7 @@ class Trade:
         if scenario.n_buyers != 1 or scenario.reserve is None:
             raise ValueError("the trade game has one buyer, and a seller with a reservation price")
         self._scenario = scenario
+        self._listing = replace(scenario.product.listing, list_cents=0)
         self._round = 1
         self._speaker = SELLER
         self._now = 0.0
@@ -80,7 +86,7 @@ class Trade:
         assert scenario.reserve is not None
         view = TradeView(
             seat=seat,
-            listing=product.listing,
+            listing=self._listing,
             limit=scenario.reserve if seat == SELLER else scenario.valuations[0][0],
             max_rounds=scenario.message_budget,
             round=self._round,
@@ -163,14 +169,16 @@ class Trade:
                 done.append("wait")
                 break
             else:  # wait_for_response
+                again = False
                 break
         self._own[seat] += (reply.text,)
         self._heard += (tuple(batch),)
         self._speakers += (seat,)
-        self._pass(seat, at, wait, again and done == ["search"])
-        kind_, detail = problems[0] if problems else (None, "")
+        self._pass(seat, at, wait, again and set(done) == {"search"})
+        violation, detail = problems[0] if problems else (None, "")
+        detail = "; ".join([detail, *[f"{kind}: {more}" for kind, more in problems[1:]]])
         offers = () if offered is None else ((1, offered),)
-        return Turn(turn, seat, BUYER, "+".join(done) or None, offers, reply.text, kind_, detail)
+        return Turn(turn, seat, BUYER, "+".join(done) or None, offers, reply.text, violation, detail)
 
     def _pass(self, seat: int, at: float, wait: float, again: bool) -> None:
         """Whose turn is next, and when."""

@@ -15,6 +15,7 @@ from negolab.parser.tags import (
     render_item_buyer,
     render_item_seller,
 )
+from negolab.parser.tools import parse_tools, render_tools
 
 __all__ = [
     "finish_of",
@@ -24,8 +25,10 @@ __all__ = [
     "parse_item_buyer",
     "parse_item_seller",
     "parse_seller",
+    "parse_tools",
     "render_buyer",
     "render_item_buyer",
     "render_item_seller",
     "render_seller",
+    "render_tools",
 ]

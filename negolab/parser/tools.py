@@ -8,20 +8,25 @@
     ```
 
 * ``Thought:`` and ``Code:`` each once, at the start of a line, in this order; nothing before, nothing after the block
-  but white space. The fence is three backticks, with ``python``, ``py`` or nothing behind the first; instead of the
-  second the block may end in ``<end_code>``. With thinking on, one leading think block is cut first.
-* The block is read with ``ast`` and never executed. Every line is one call of a tool by its bare name with literal
-  arguments, by position or by name; comments and empty lines are nothing. ``agent`` may be given and must be one's own
-  role. Strings are taken as they are.
+  but white space. The fence is three backticks, with ``python``, ``py`` or nothing behind the first, on the line of
+  ``Code:`` or the next. The first line that begins with three backticks or with ``<end_code>`` closes the block; one
+  may follow the other. Either within a line is part of what is said. With thinking on, one leading think block is cut
+  first; any other think tag makes a reply unreadable.
+* The block is read with ``ast`` and never executed (``parser.python_calls``). It is a list of calls of the tools by
+  their bare names with literal arguments, by position or by name; comments and empty lines are nothing. ``agent`` may
+  be given by name and must be one's own role.
+* Texts are taken as they are, escapes as Python reads them; half of a surrogate pair, which nothing could store or
+  send, becomes U+FFFD. A text with code in it (``f"..."``) is no literal.
 * ``make_offer(price, side_offer="")``: a number above zero with two decimals at most, at most ``money.MAX_CENTS``.
   ``respond_to_offer(response)``: True or False. ``send_message(content)``: a text that is not empty.
   ``search_price()``, ``quit_negotiation()``, ``wait_for_response()``. ``wait_for_time_period(duration)``: seconds above
-  zero, a day at most.
-* At most ``MAX_CALLS`` calls: those after are dropped (``too_many_calls``). Nothing follows a terminal call, an
-  accepting answer among them (``after_terminal``).
-* What is wrong is named and lost, and the rest takes effect; only a reply that is no block of calls at all
-  (``unparseable``), or was cut at the token limit (``truncated``), has no effect whatever. ``Violation`` is returned
-  only where there was no reply (``environment.base.ABORTS``).
+  zero, a day at most. A number is what Python makes of it: ``1e3`` is 1000.
+* At most ``MAX_CALLS`` calls, wrong ones counted: those after are dropped (``too_many_calls``). Nothing follows a
+  terminal call, an accepting answer among them (``after_terminal``).
+* What is wrong with a call is named (``unknown_tool``, ``bad_argument``) and lost, and the rest takes effect; only a
+  reply that is no block of calls at all (``unparseable``; a statement such as ``x = search_price()`` makes it so), or
+  was cut at the token limit (``truncated``), has no effect whatever. ``Violation`` is returned only where there was no
+  reply (``environment.base.ABORTS``).
 """
 
 import ast
@@ -32,14 +37,25 @@ from typing import Any
 
 from negolab.environment.base import MAX_CALLS, SELLER, Call, Calls, Violation
 from negolab.money import MAX_CENTS
+from negolab.parser.python_calls import MAX_CODE, expressions
 from negolab.parser.shared import body_of, cut_reply, quote
 
-MAX_BLOCK = 20_000
-"""Characters of a block that is read at all: ``ast`` is not linear in nesting, and no turn needs more."""
 MAX_WAIT = 86_400.0
+"""Seconds of ``wait_for_time_period``: a day."""
 _ROLES = ("seller", "buyer")
 _FENCE = re.compile(r"[ \t]*\n?[ \t]*```(?:python|py)?[ \t]*\n")
+_CLOSE = re.compile(r"^[ \t]*+(```|<end_code>)", re.MULTILINE)
 _TERMINAL = ("quit_negotiation", "wait_for_response", "wait_for_time_period")
+# Calls as most are written, and as ``render_tools`` writes them. A reply of nothing else takes the short way; a test
+# holds it to the verdicts of the long one. What Python would read as something else than it is written is left out.
+_TEXT = r"""("[^"\\\0-\x1f\ud800-\udfff]*+"|'[^'\\\0-\x1f\ud800-\udfff]*+')"""
+_PLAIN_CALL = re.compile(
+    rf"(?:make_offer\((?:price=)?(0|[1-9][0-9]{{0,6}})(?:\.([0-9]{{1,2}}))?(?:, side_offer={_TEXT})?"
+    rf"|send_message\((?:content=)?{_TEXT}|respond_to_offer\((?:response=)?(True|False)"
+    r"|(search_price|quit_negotiation|wait_for_response)\()\)"
+).fullmatch
+_BARE = {tool: Call(tool) for tool in ("search_price", "quit_negotiation", "wait_for_response")}
+_ANSWERS = {word: Call("respond_to_offer", answer=word == "True") for word in ("True", "False")}
 
 
 class _Bad(Exception):
@@ -52,13 +68,54 @@ def parse_tools(
     """Read a reply of ``seat``. Never raises, runs nothing, and is quick about whatever it is given."""
     if finish_reason != "stop" and (cut := cut_reply(text, finish_reason)) is not None:
         return Calls((), ((cut.kind, cut.detail),), cut.text) if cut.kind == "truncated" else cut
+    plain = _plain(text) if isinstance(text, str) else None
+    return _parse(text, seat, thinking) if plain is None else plain
+
+
+def _plain(text: str) -> Calls | None:
+    """The short way: None where a reply is not written plainly."""
+    thought, code, block = text.partition("\nCode:\n```python\n")
+    if not code or not thought.startswith("Thought:") or not block.endswith("\n```") or len(block) > MAX_CODE:
+        return None
+    if ">" in text or "\r" in text or "\nThought:" in thought or "\nCode:" in thought:
+        return None
+    lines = block[:-4].split("\n")
+    if len(lines) > MAX_CALLS:
+        return None
+    calls: list[Call] = []
+    last = len(lines) - 1
+    for at, line in enumerate(lines):
+        found = _PLAIN_CALL(line)
+        if found is None:
+            return None
+        dollars, part, side, content, answer, bare = found.groups()
+        if dollars is not None:
+            cents = int(dollars) * 100 + (int(part.ljust(2, "0")) if part else 0)
+            if cents == 0:
+                return None
+            calls.append(Call("make_offer", cents, None, side[1:-1] if side else ""))
+        elif content is not None:
+            message = content[1:-1]
+            if not message or message.isspace():
+                return None
+            calls.append(Call("send_message", None, None, message))
+        else:
+            call = _BARE[bare] if bare is not None else _ANSWERS[answer]
+            if at < last and (call.tool in _TERMINAL or call.answer is True):
+                return None
+            calls.append(call)
+    return Calls(tuple(calls), (), text)
+
+
+def _parse(text: str | None, seat: int, thinking: bool) -> Calls:
+    """The long way."""
     body = body_of(text, thinking)
     if isinstance(body, Violation):
         return Calls((), (("unparseable", body.detail),), body.text)
     block = _block(body)
     if isinstance(block, Calls):
         return block
-    found = _statements(block)
+    found = expressions(block)
     if isinstance(found, str):
         return Calls((), (("unparseable", found),), body)
     calls: list[Call] = []
@@ -82,23 +139,31 @@ def parse_tools(
 
 
 def render_tools(calls: tuple[Call, ...], thought: str = "") -> str:
-    """Write a reply that ``parse_tools`` reads back to the same calls."""
+    """Write a reply that ``parse_tools`` reads back to the same calls. Labels and think tags in the thought are broken
+    up; whether the calls are legal is the parser's to judge."""
     lines = []
     for call in calls:
         if call.tool == "make_offer":
             cents = call.price or 0
             price = f"{cents // 100}" if cents % 100 == 0 else f"{cents // 100}.{cents % 100:02d}"
-            lines.append(f"make_offer(price={price}{f', side_offer={call.text!r}' if call.text else ''})")
+            lines.append(f"make_offer(price={price}{f', side_offer={_literally(call.text)}' if call.text else ''})")
         elif call.tool == "respond_to_offer":
             lines.append(f"respond_to_offer(response={call.answer})")
         elif call.tool == "send_message":
-            lines.append(f"send_message(content={call.text!r})")
+            lines.append(f"send_message(content={_literally(call.text)})")
         elif call.tool == "wait_for_time_period":
-            lines.append(f"wait_for_time_period(duration={call.seconds:g})")
+            lines.append(f"wait_for_time_period(duration={call.seconds!r})")
         else:
             lines.append(f"{call.tool}()")
     block = "\n".join(lines)
+    for mark in ("\nThought:", "\nCode:", "<think>", "</think>"):
+        thought = thought.replace(mark, f"{mark[0]} {mark[1:]}")
     return f"Thought: {thought}\nCode:\n```python\n{block}\n```"
+
+
+def _literally(text: str) -> str:
+    """A text as a Python literal, without a think tag."""
+    return repr(text).replace("<think>", "\\x3cthink>").replace("</think>", "\\x3c/think>")
 
 
 def _block(body: str) -> str | Calls:
@@ -107,44 +172,21 @@ def _block(body: str) -> str | Calls:
     def wrong(detail: str) -> Calls:
         return Calls((), (("unparseable", detail),), body)
 
-    lines = "\n" + body
     if not body.startswith("Thought:"):
         return wrong("the reply must begin with 'Thought:'")
-    if lines.count("\nThought:") != 1 or lines.count("\nCode:") != 1:
+    if body.count("\nThought:") or body.count("\nCode:") != 1:
         return wrong("'Thought:' and 'Code:' each begin one line")
-    rest = body[body.index("\nCode:") + len("\nCode:") :]
-    opened = _FENCE.match(rest)
+    start = body.index("\nCode:") + len("\nCode:")
+    opened = _FENCE.match(body, start)
     if opened is None:
         return wrong("'Code:' is followed by a block that begins with ```python")
-    code = rest[opened.end() :]
-    ends = [at for mark in ("```", "<end_code>") if (at := code.find(mark)) >= 0]
-    if not ends:
-        return wrong("the block is never closed")
-    end = min(ends)
-    mark = "```" if code.startswith("```", end) else "<end_code>"
-    after = code[end + len(mark) :].strip()
-    if after not in ("", "<end_code>" if mark == "```" else "```"):
+    code = body[opened.end() :]
+    closed = _CLOSE.search(code)
+    if closed is None:
+        return wrong("no line closes the block")
+    if code[closed.end() :].strip() not in ("", "<end_code>" if closed[1] == "```" else "```"):
         return wrong("text after the block")
-    if end > MAX_BLOCK:
-        return wrong(f"a block of {end} characters; {MAX_BLOCK} at most")
-    return code[:end]
-
-
-def _statements(code: str) -> list[ast.expr] | str:
-    """The block's statements as expressions, or why it is no block of calls."""
-    # The parser of Python itself fails on deep nesting, and slowly: no call has any.
-    if code.count("(") + code.count("[") + code.count("{") > 200 or "\0" in code:
-        return "more brackets than calls have"
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return f"not Python: {quote(str(error))}"
-    found = []
-    for statement in tree.body:
-        if not isinstance(statement, ast.Expr):
-            return f"only calls of tools are allowed, not {type(statement).__name__.lower()}"
-        found.append(statement.value)
-    return found or "the block is empty"
+    return code[: closed.start()]
 
 
 def _call(node: ast.expr, seat: int) -> Call:
@@ -164,8 +206,8 @@ def _call(node: ast.expr, seat: int) -> Call:
             raise _Bad("bad_argument", f"{name} takes {', '.join(names) or 'no arguments'}")
         given[keyword.arg] = _literal(keyword.value, name)
     agent = given.pop("agent", None)
-    if agent is not None and agent != _ROLES[0 if seat == SELLER else 1]:
-        raise _Bad("bad_argument", f"{name}: agent is {quote(str(agent))}, not one's own role")
+    if agent is not None and agent != (role := _ROLES[0 if seat == SELLER else 1]):
+        raise _Bad("bad_argument", f"{name}: agent is not {role}, one's own role")
     if required and names[0] not in given:
         raise _Bad("bad_argument", f"{name} needs {names[0]}")
     return _MAKERS[name](given)
@@ -182,6 +224,13 @@ def _literal(node: ast.expr, name: str) -> Any:
     raise _Bad("bad_argument", f"{name}: arguments are literals: a number, a text, True or False")
 
 
+def _storable(text: str) -> str:
+    """A text that UTF-8 can say: what ``"\\ud83d\\ude00"`` escapes in two halves is put together."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _offer(given: dict[str, Any]) -> Call:
     price, side = given["price"], given.get("side_offer")
     if type(price) not in (int, float) or not 0 < price <= MAX_CENTS / 100:
@@ -191,7 +240,7 @@ def _offer(given: dict[str, Any]) -> Call:
         raise _Bad("bad_argument", "make_offer: price has two decimals at most")
     if side is not None and not isinstance(side, str):
         raise _Bad("bad_argument", "make_offer: side_offer is a text")
-    return Call("make_offer", price=int(cents), text=side or "")
+    return Call("make_offer", price=int(cents), text=_storable(side or ""))
 
 
 def _answer(given: dict[str, Any]) -> Call:
@@ -204,7 +253,7 @@ def _message(given: dict[str, Any]) -> Call:
     content = given["content"]
     if not isinstance(content, str) or not content.strip():
         raise _Bad("bad_argument", "send_message: content is a text")
-    return Call("send_message", text=content)
+    return Call("send_message", text=_storable(content))
 
 
 def _wait(given: dict[str, Any]) -> Call:

@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 from negolab.catalog import Product
 from negolab.clusters import Cluster
 from negolab.errors import NegolabError
-from negolab.money import round_cents
+from negolab.money import dollars, round_cents
 from negolab.scenario.regimes import Regime
 from negolab.seeds import generator
 
 MAX_SEED = 2**63 - 1
+_REDRAWS = 1000
+"""How often a value that does not fit is drawn again. Of the published listings the worst needs 60 on average."""
 
 Unit = Product | Cluster
 """What a run repeats: a product, or a cluster from which a market's items are drawn."""
@@ -265,32 +267,54 @@ def _ratios(regime: Regime, uniform: Any, factors: Any) -> list[list[float]]:
     ]
 
 
+def _trade_room(regime: Regime, product: Product, reserve: int) -> tuple[float, float]:
+    """Between which values the buyer's may be drawn, in cents, given the seller's. Raises ``NegolabError`` where there
+    are none."""
+    low, high = product.cost_cents, product.listing.list_cents
+    bottom, top = 0.4 * low, high + 0.1 * (high - low)
+    # Half a cent further, so that what is rounded to whole cents still differs by more than one.
+    if regime.gains == "gft":
+        bottom = max(bottom, reserve + 1.5)
+    elif regime.gains == "ngft":
+        top = min(top, reserve - 1.5)
+    if bottom >= top:
+        raise NegolabError(
+            f"{product.listing.codename}: with a history from {dollars(low)} to {dollars(high)} and the seller's "
+            f"reservation price at {dollars(reserve)} the buyer's cannot be more than a cent "
+            f"{'above' if regime.gains == 'gft' else 'below'} it"
+        )
+    return bottom, top
+
+
+def _reserve(product: Product, ratio: float) -> int:
+    return max(1, round_cents((0.6 + 0.3 * ratio) * product.cost_cents))
+
+
 def _draw_trade(regime: Regime, product: Product, seed: int, rep: int, episode: int) -> Scenario:
     """The trade game (2604.16472; facts of its authors' code): with the lowest and highest price L and H of the item's
     history, the seller's reservation price is uniform on [0.6 L, 0.9 L], the buyer's on [0.4 L, H + 0.1 (H - L)], and
-    where the regime wants gains from trade, or none, more than a cent above the seller's, or below it.
+    where the regime wants gains from trade, or none, more than a cent above the seller's, or below it. All are rounded
+    to cents.
 
-    ``redraw`` draws the buyer's again until it fits, ``conditional`` draws it from what fits: the same law by two ways.
+    ``redraw`` draws the buyer's again until it fits, as the authors' later code does, ``conditional`` draws it from
+    what fits, as the earlier one: given the seller's, which neither draws again, the law is the same. So ``redraw``
+    may give up after a while and go the other way, where hardly anything fits.
     """
     rng = generator(seed, "trade", product.listing.codename, rep)
-    low, high = product.cost_cents, product.listing.list_cents
     keys = tuple([word >> 1 for word in rng.bit_generator.random_raw(2).tolist()])
-    reserve = max(1, round_cents((0.6 + 0.3 * rng.random()) * low))
-    bottom, top = 0.4 * low, high + 0.1 * (high - low)
-    if regime.gains == "gft":
-        fits = (reserve + 1.0, top)
-    elif regime.gains == "ngft":
-        fits = (bottom, reserve - 1.0)
-    else:
-        fits = (bottom, top)
-    if fits[0] >= fits[1]:
-        raise NegolabError(f"{product.listing.codename}: at {low} cents no value of the kind {regime.gains} is left")
-    if regime.trade_draw == "conditional":
-        value = fits[0] + (fits[1] - fits[0]) * rng.random()
-    else:
+    reserve = _reserve(product, rng.random())
+    bottom, top = _trade_room(regime, product, reserve)
+    value: float | None = None
+    if regime.trade_draw == "redraw":
+        low, high = product.cost_cents, product.listing.list_cents
+        widest = (0.4 * low, high + 0.1 * (high - low))
+        for _ in range(_REDRAWS):
+            drawn = widest[0] + (widest[1] - widest[0]) * rng.random()
+            if bottom <= drawn < top:
+                value = drawn
+                break
+    if value is None:
         value = bottom + (top - bottom) * rng.random()
-        while not fits[0] < value < fits[1]:
-            value = bottom + (top - bottom) * rng.random()
     return Scenario(
         episode=episode,
         rep=rep,
@@ -329,6 +353,9 @@ class Schedule(Sequence[Scenario]):
                     f"cluster {unit.name} has {len(unit.products)} products; regime {regime.name} sells "
                     f"{regime.n_items} of one"
                 )
+            if isinstance(unit, Product) and regime.game == "trade":
+                for ratio in (0.0, 1.0):  # now rather than in the middle of a run
+                    _trade_room(regime, unit, _reserve(unit, ratio))
 
     @property
     def products(self) -> list[Product]:
