@@ -238,6 +238,21 @@ class BilateralView(NamedTuple):
     """The seat's own replies in full."""
 
 
+class Taken(NamedTuple):
+    """One of a side's own turns of the trade game, as far as what was said does not tell of it: its own affair."""
+
+    round: int
+    """Number of the turn, both sides' counted, from 1; the same twice where a search let the side go on."""
+    time: float
+    """Simulated seconds when it began."""
+    problems: tuple[tuple[str, str], ...]
+    """Kind and detail of whatever was wrong with the reply, the rules' verdicts included."""
+    searched: bool
+    """Whether it called ``search_price``."""
+    waited: float
+    """Seconds that it let pass by ``wait_for_time_period``; 0 where it did not."""
+
+
 class TradeView(NamedTuple):
     """All that one side of the trade game may see."""
 
@@ -262,6 +277,8 @@ class TradeView(NamedTuple):
     """By turn: whose it was."""
     own: tuple[str, ...]
     """The seat's own replies in full."""
+    taken: tuple[Taken, ...]
+    """What else belongs to each of ``own``."""
     now: float
     """Simulated seconds since the beginning."""
 

@@ -35,6 +35,7 @@ from negolab.environment.base import (
     Outcome,
     Request,
     Sale,
+    Taken,
     TradeView,
     Turn,
     Violation,
@@ -59,6 +60,7 @@ class Trade:
         "_searched",
         "_speaker",
         "_speakers",
+        "_taken",
         "outcome",
     )
 
@@ -75,6 +77,7 @@ class Trade:
         self._heard: tuple[tuple[Event, ...], ...] = ()
         self._speakers: tuple[int, ...] = ()
         self._own: list[tuple[str, ...]] = [(), ()]
+        self._taken: list[tuple[Taken, ...]] = [(), ()]
         self.outcome: Outcome | None = None
 
     def requests(self) -> list[Request]:
@@ -96,6 +99,7 @@ class Trade:
             heard=self._heard,
             speakers=self._speakers,
             own=mine,
+            taken=self._taken[seat],
             now=self._now,
         )
         return [Request(scenario.episode, seat, view, mix(key + len(mine)), key)]
@@ -172,6 +176,7 @@ class Trade:
                 again = False
                 break
         self._own[seat] += (reply.text,)
+        self._taken[seat] += (Taken(turn, self._now, tuple(problems), "search" in done, wait),)
         self._heard += (tuple(batch),)
         self._speakers += (seat,)
         self._pass(seat, at, wait, again and set(done) == {"search"})
