@@ -21,12 +21,11 @@ from negolab.episodes import Episode
 from negolab.errors import NegolabError
 from negolab.metrics.common import Value
 from negolab.metrics.trade import TRADE_METRICS, values_of
+from negolab.papers.trade import AXES, QUINTILES, scaled
 from negolab.statistics import Estimate, estimate
 
 ROLES = ("buyer", "seller")
 """In the paper's order."""
-QUINTILES = ("q1", "q2", "q3", "q4", "q5")
-"""Q1 holds the lowest reservation prices."""
 
 ROLE_METRICS: Mapping[str, Mapping[str, str]] = {
     "self_violation_gft": {"buyer": "buyer_violation_gft", "seller": "seller_violation_gft"},
@@ -65,9 +64,6 @@ HEAT_MAPS: Mapping[int, tuple[str, ...]] = {
     29: ("rounds_gft",),
 }
 """Number of the paper's figure -> its heat maps, left to right."""
-
-AXES = ("ir_compliance", "surplus_share", "deal_rate_gft", "anchoring", "consistency", "pressure_resistance")
-"""Of the profiles, tables 17 and 18; higher is better on all."""
 
 _COLLECTED = tuple(
     dict.fromkeys(
@@ -323,31 +319,6 @@ def profiles(tournament: Tournament) -> list[dict[str, Any]]:
         )
         rows.append({"model": model, "role": role, **dict(zip(AXES, axes, strict=True))})
     return scaled(rows)
-
-
-def scaled(rows: Sequence[Mapping[str, Any]], axes: Sequence[str] = AXES) -> list[dict[str, Any]]:
-    """Rows with each axis also min-max normalised among the rows of its role, as ``_scaled``: 0 the worst, 1 the best.
-
-    Where all are equal nobody is behind, and all get 1. None stays None.
-    """
-    limits: dict[tuple[str, str], tuple[float, float]] = {}
-    for role in {row["role"] for row in rows}:
-        for axis in axes:
-            known = [row[axis] for row in rows if row["role"] == role and row[axis] is not None]
-            if known:
-                limits[role, axis] = min(known), max(known)
-    done = []
-    for row in rows:
-        extra: dict[str, float | None] = {}
-        for axis in axes:
-            value = row[axis]
-            if value is None:
-                extra[f"{axis}_scaled"] = None
-                continue
-            low, high = limits[row["role"], axis]
-            extra[f"{axis}_scaled"] = (value - low) / (high - low) if high > low else 1.0
-        done.append({**row, **extra})
-    return done
 
 
 def _less(value: float | None) -> float | None:

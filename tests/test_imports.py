@@ -121,6 +121,7 @@ def test_metrics_know_only_episodes_statistics_and_the_shapes():
         "statistics",
         "environment.base",
         "oracle",
+        "reward",
     }
 
 

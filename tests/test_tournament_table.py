@@ -9,11 +9,10 @@ from negolab.environment import BUYER, SELLER, Outcome, Sale
 from negolab.environment.base import Turn
 from negolab.episodes import Episode
 from negolab.errors import NegolabError
+from negolab.papers.trade import AXES, QUINTILES, scaled
 from negolab.statistics import estimate
 from negolab.tournament_table import (
-    AXES,
     HEAT_MAPS,
-    QUINTILES,
     ROLE_METRICS,
     Pair,
     by_role,
@@ -24,7 +23,6 @@ from negolab.tournament_table import (
     profiles,
     quintiles,
     quintiles_by_opponent,
-    scaled,
 )
 from test_trade_metrics import trade
 

@@ -18,7 +18,6 @@ from negolab.errors import NegolabError
 from negolab.papers.multi_buyer import OURS, PAPER
 from negolab.papers.multi_item import DERIVED, STATED
 from negolab.paths import data_dir
-from negolab.tournament_table import QUINTILES, scaled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +41,10 @@ them, and 25 pairs make ``NEGOTIATIONS``."""
 
 VIOLATIONS = ("self_violation_gft", "opponent_violation_gft", "self_violation_ngft", "opponent_violation_ngft")
 """Columns of table 14."""
+QUINTILES = ("q1", "q2", "q3", "q4", "q5")
+"""Columns of the tables by quintile; Q1 holds the lowest reservation prices."""
+AXES = ("ir_compliance", "surplus_share", "deal_rate_gft", "anchoring", "consistency", "pressure_resistance")
+"""Of the profiles, tables 17 and 18; higher is better on all."""
 
 _TEXTS = frozenset(
     {"model", "full_name", "provider", "tool", "parameters", "effect", "stage", "setting", "value", "source"}
@@ -175,6 +178,31 @@ def side_by_side(ours: Sequence[Mapping[str, Any]], source: str = OURS) -> list[
 def published_profiles() -> list[dict[str, Any]]:
     """Tables 17 and 18 as ``tournament_table.profiles`` has ours, min-max normalised among the paper's five."""
     return scaled([row for name in ("table17", "table18") for row in rows(name)])
+
+
+def scaled(rows: Sequence[Mapping[str, Any]], axes: Sequence[str] = AXES) -> list[dict[str, Any]]:
+    """Rows with each axis also min-max normalised among the rows of its role, as ``_scaled``: 0 the worst, 1 the best.
+
+    Where all are equal nobody is behind, and all get 1. None stays None.
+    """
+    limits: dict[tuple[str, str], tuple[float, float]] = {}
+    for role in {row["role"] for row in rows}:
+        for axis in axes:
+            known = [row[axis] for row in rows if row["role"] == role and row[axis] is not None]
+            if known:
+                limits[role, axis] = min(known), max(known)
+    done = []
+    for row in rows:
+        extra: dict[str, float | None] = {}
+        for axis in axes:
+            value = row[axis]
+            if value is None:
+                extra[f"{axis}_scaled"] = None
+                continue
+            low, high = limits[row["role"], axis]
+            extra[f"{axis}_scaled"] = (value - low) / (high - low) if high > low else 1.0
+        done.append({**row, **extra})
+    return done
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
