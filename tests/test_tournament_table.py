@@ -189,6 +189,21 @@ def test_quintiles_have_equal_counts_and_are_the_same_for_every_pair():
             assert row["q1"] == sum(mine) / 8
 
 
+@pytest.mark.parametrize(("role", "at"), [("seller", 1), ("buyer", 2)])
+def test_quintiles_go_by_the_sides_own_price(role, at):
+    """Only where the price is among the tournament's eight lowest there is a deal: all of Q1, nothing beyond."""
+    gft = scenarios(ngft=0)
+    lowest = sorted(row[at] for row in gft)[:8]
+    played = [
+        (Pair("a", "b"), episode(row[0], *row[1:], row[1] if row[at] in lowest else None, rep=rep))
+        for rep, row in enumerate(gft)
+    ]
+    rows = {row["role"]: row for row in quintiles(collect(played), "deal_rate_gft")}
+    other = rows["buyer" if role == "seller" else "seller"]
+    assert [rows[role][q] for q in QUINTILES] == [1, 0, 0, 0, 0]
+    assert 0 < other["q1"] < 1 and sum(other[q] for q in QUINTILES) == pytest.approx(1)
+
+
 def test_quintiles_of_a_model_are_means_of_its_pairs_columns():
     tournament = collect(games())
     for metric in ("surplus_share", "deal_rate_gft", "self_violation_ngft"):
