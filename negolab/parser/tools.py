@@ -35,17 +35,15 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from negolab.environment.base import MAX_CALLS, SELLER, Call, Calls, Violation
+from negolab.environment.base import MAX_CALLS, Call, Calls, Violation
+from negolab.environment.tools import MAX_WAIT, TOOL_SET, role_of
 from negolab.money import MAX_CENTS
 from negolab.parser.python_calls import MAX_CODE, expressions
 from negolab.parser.shared import body_of, cut_reply, quote
 
-MAX_WAIT = 86_400.0
-"""Seconds of ``wait_for_time_period``: a day."""
-_ROLES = ("seller", "buyer")
 _FENCE = re.compile(r"[ \t]*\n?[ \t]*```(?:python|py)?[ \t]*\n")
 _CLOSE = re.compile(r"^[ \t]*+(```|<end_code>)", re.MULTILINE)
-_TERMINAL = ("quit_negotiation", "wait_for_response", "wait_for_time_period")
+_TERMINAL = frozenset(tool.name for tool in TOOL_SET if tool.terminal)
 # Calls as most are written, and as ``render_tools`` writes them. A reply of nothing else takes the short way; a test
 # holds it to the verdicts of the long one. What Python would read as something else than it is written is left out.
 _TEXT = r"""("[^"\\\0-\x1f\ud800-\udfff]*+"|'[^'\\\0-\x1f\ud800-\udfff]*+')"""
@@ -206,7 +204,7 @@ def _call(node: ast.expr, seat: int) -> Call:
             raise _Bad("bad_argument", f"{name} takes {', '.join(names) or 'no arguments'}")
         given[keyword.arg] = _literal(keyword.value, name)
     agent = given.pop("agent", None)
-    if agent is not None and agent != (role := _ROLES[0 if seat == SELLER else 1]):
+    if agent is not None and agent != (role := role_of(seat)):
         raise _Bad("bad_argument", f"{name}: agent is not {role}, one's own role")
     if required and names[0] not in given:
         raise _Bad("bad_argument", f"{name} needs {names[0]}")
@@ -259,18 +257,13 @@ def _message(given: dict[str, Any]) -> Call:
 def _wait(given: dict[str, Any]) -> Call:
     duration = given["duration"]
     if type(duration) not in (int, float) or not 0 < duration <= MAX_WAIT:
-        raise _Bad("bad_argument", f"wait_for_time_period: duration is a number of seconds, {MAX_WAIT:.0f} at most")
+        raise _Bad("bad_argument", f"wait_for_time_period: duration is a number of seconds, {MAX_WAIT} at most")
     return Call("wait_for_time_period", seconds=float(duration))
 
 
 _ARGUMENTS: dict[str, tuple[tuple[str, ...], bool]] = {
-    "make_offer": (("price", "side_offer"), True),
-    "respond_to_offer": (("response",), True),
-    "send_message": (("content",), True),
-    "search_price": ((), False),
-    "quit_negotiation": ((), False),
-    "wait_for_response": ((), False),
-    "wait_for_time_period": (("duration",), True),
+    tool.name: (tuple(argument.name for argument in tool.arguments), any(a.required for a in tool.arguments))
+    for tool in TOOL_SET
 }
 """By tool: its arguments in order, and whether the first is required."""
 _MAKERS: dict[str, Callable[[dict[str, Any]], Call]] = {

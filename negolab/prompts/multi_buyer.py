@@ -57,8 +57,8 @@ def _history(turns: Iterable[tuple[Said, int]]) -> str:
 
 class MarketPrompts:
     """Renders a request of any game as chat messages. ``folder`` may hold templates of the user's own under the
-    package's names (``shared.MARKET_TEMPLATES``, ``BILATERAL_TEMPLATES``, ``ITEM_TEMPLATES``); those it lacks are the
-    package's. Raises ``NegolabError`` for a folder or template that cannot be used."""
+    package's names (``shared.MARKET_TEMPLATES``, ``BILATERAL_TEMPLATES``, ``ITEM_TEMPLATES``, ``TRADE_TEMPLATES``);
+    those it lacks are the package's. Raises ``NegolabError`` for a folder or template that cannot be used."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._templates = load_templates(folder)

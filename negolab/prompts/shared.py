@@ -27,7 +27,9 @@ BILATERAL_TEMPLATES = (
 """2604.09855: the seller, and the paragraph that makes it a persona."""
 ITEM_TEMPLATES = ("item_seller_system.j2", "item_buyer_system.j2", "item_buyer_context.j2")
 """2609.33289, appendix F: the market of several items, in the tag format."""
-_FOLDERS = ("multi_buyer_templates", "bilateral_templates", "multi_item_templates")
+TRADE_TEMPLATES = ("trade_system.j2", "trade_item.j2")
+"""2604.16472, figure 2: bilateral trade by tool calls, either side."""
+_FOLDERS = ("multi_buyer_templates", "bilateral_templates", "multi_item_templates", "trade_templates")
 
 
 def sha256_of(messages: Sequence[Message]) -> str:
@@ -42,7 +44,7 @@ def load_templates(folder: str | Path | None) -> dict[str, Any]:
     """
     from jinja2 import ChoiceLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
 
-    names = (*MARKET_TEMPLATES, *BILATERAL_TEMPLATES, *ITEM_TEMPLATES)
+    names = (*MARKET_TEMPLATES, *BILATERAL_TEMPLATES, *ITEM_TEMPLATES, *TRADE_TEMPLATES)
     here = Path(__file__).parent
     loaders = [FileSystemLoader(here / name) for name in _FOLDERS]
     if folder is not None:

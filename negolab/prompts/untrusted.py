@@ -1,9 +1,11 @@
 """Text from another seat or from a listing, made harmless before it enters a prompt.
 
 It must not be able to write a chat template's control tokens, open or close a thinking block, or, in one line of a
-chat, forge a label or a standing-offers board. In the tag format nor may it write a tag of the protocol.
+chat, forge a label or a standing-offers board. In the tag format nor may it write a tag of the protocol, and where
+replies hold code neither a fence nor what else ends a block.
 """
 
+import json
 import re
 
 # What could be a control token of some chat template: a tag without blanks inside, whatever its name, and the bracketed
@@ -22,6 +24,7 @@ _PROTOCOL = re.compile(
     r"|<(?P<open>\s{0,4}/?\s{0,4}(?:thought|target|talk|action)\b)",
     re.IGNORECASE,
 )
+_FENCE = re.compile(r"`(?=`)")
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
@@ -46,6 +49,12 @@ def tag_line(text: str, longest: int | None = None) -> str:
         kept = text[: longest - 3]
         text = (kept[: kept.rfind(" ")] if " " in kept else kept[:-1]) + " ..."
     return neutralise(_PROTOCOL.sub(_rounded, text))
+
+
+def quoted(text: str) -> str:
+    """``text`` as one line in double quotes, whose own quotes and backslashes are escaped: nothing in it can end it.
+    White space is collapsed, control tokens (``<end_code>`` among them) and rows of backticks are broken."""
+    return json.dumps(neutralise(_FENCE.sub(lambda found: found[0] + " ", " ".join(text.split()))), ensure_ascii=False)
 
 
 def _rounded(found: re.Match[str]) -> str:
