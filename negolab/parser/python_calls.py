@@ -55,46 +55,56 @@ def expressions(code: str) -> list[ast.expr] | str:
     """The block's statements as expressions, or why it is no list of expressions. Never raises."""
     if len(code) > MAX_CODE:
         return f"a block of {len(code)} characters; {MAX_CODE} at most"
-    source, why = _plain(code)
-    if why:
-        return why
+    sources = _statements(code)
+    if isinstance(sources, str):
+        return sources
     try:
-        tree = ast.parse(source)
+        # As a whole module a wrong source would make Python look for a file of the source's name, to quote from it.
+        return [ast.parse(source, mode="eval").body for source in sources] or "the block is empty"
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return _NO_CODE
-    found = [statement.value for statement in tree.body if isinstance(statement, ast.Expr)]
-    if len(found) < len(tree.body):
-        return _NO_CODE
-    return found or "the block is empty"
 
 
-def _plain(code: str) -> tuple[str, str]:
-    """The source without what Python's versions read differently, and why it must not be parsed (empty: it may)."""
+def _statements(code: str) -> list[str] | str:
+    """The statements without comments and what Python's versions read differently; or why they must not be parsed."""
     if "\0" in code:
-        return "", _NO_CODE
+        return _NO_CODE
+    done: list[str] = []
     parts: list[str] = []
     tokens = depth = 0
+    chained = False
     for found in _TOKEN.finditer(code):
         kind, text = found.lastgroup, found[0]
-        tokens += kind != "space"
+        if kind == "space":
+            if parts or not chained:  # at the beginning of a line it is an indentation, which Python then refuses
+                parts.append(text)
+            continue
+        if kind == "comment":
+            continue
+        if kind == "end" and depth <= 0:
+            if tokens:
+                done.append("".join(parts))
+            elif text == ";":
+                return _NO_CODE
+            parts, tokens, chained = [], 0, text == ";"
+            continue
+        tokens += 1
         if kind == "bad" or (kind == "name" and _STATEMENTS(text)):
-            return "", _NO_CODE
+            return _NO_CODE
+        if tokens > MAX_TOKENS:
+            return f"a statement of more than {MAX_TOKENS} words and signs"
+        if kind == "number" and len(text) > MAX_NUMBER:
+            return f"a number of {len(text)} characters"
         if kind == "strings":
             text = _text(text)
-        elif kind == "number" and len(text) > MAX_NUMBER:
-            return "", f"a number of {len(text)} characters"
         elif kind == "open":
             depth += 1
         elif kind == "close":
             depth -= 1
-        elif kind == "end" and depth <= 0:
-            tokens = 0
-        elif kind == "comment":
-            continue
-        if tokens > MAX_TOKENS:
-            return "", f"a statement of more than {MAX_TOKENS} words and signs"
         parts.append(text)
-    return "".join(parts), ""
+    if tokens:
+        done.append("".join(parts))
+    return done
 
 
 def _text(strings: str) -> str:
