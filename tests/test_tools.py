@@ -316,7 +316,7 @@ _PIECES = st.sampled_from(
 _BLOCKS = st.lists(_PIECES, max_size=16).map("".join)
 
 
-@settings(max_examples=600)
+@settings(max_examples=600, deadline=None)
 @given(_BLOCKS | st.text(max_size=60), st.booleans())
 def test_any_block_is_read_without_an_exception_and_as_the_long_way_reads_it(block, message):
     reply = text_of(f'send_message("{block}")' if message else block)
@@ -327,6 +327,7 @@ def test_any_block_is_read_without_an_exception_and_as_the_long_way_reads_it(blo
         assert got == tools._parse(reply, SELLER, False)
 
 
+@settings(deadline=None)
 @given(st.text() | _BLOCKS, st.sampled_from(["stop", "length", "content_filter", "?"]), st.booleans())
 def test_any_text_is_read_without_an_exception(text, finish, thinking):
     got = parse_tools(text, None, finish, seat=BUYER, thinking=thinking)
@@ -364,7 +365,7 @@ _LAST = st.one_of(
 _TURNS = st.builds(lambda first, last: (*first, last), st.lists(_OPEN, max_size=2), _LAST)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(_TURNS, st.text(max_size=30) | _MARKS, st.sampled_from([SELLER, BUYER]))
 @example((Call("send_message", text="<think>\n```\n'\"\\"),), "a\nCode:\nb\nThought: c</think>", SELLER)
 def test_what_is_written_is_read_back(calls, thought, seat):
