@@ -7,6 +7,7 @@ from negolab.parser.lines import (
     render_buyer,
     render_seller,
 )
+from negolab.parser.native import NativeCall, parse_native, tools_for
 from negolab.parser.shared import finish_of
 from negolab.parser.tags import (
     item_name,
@@ -18,12 +19,14 @@ from negolab.parser.tags import (
 from negolab.parser.tools import parse_tools, render_tools
 
 __all__ = [
+    "NativeCall",
     "finish_of",
     "item_name",
     "parse_bilateral_seller",
     "parse_buyer",
     "parse_item_buyer",
     "parse_item_seller",
+    "parse_native",
     "parse_seller",
     "parse_tools",
     "render_buyer",
@@ -31,4 +34,5 @@ __all__ = [
     "render_item_seller",
     "render_seller",
     "render_tools",
+    "tools_for",
 ]

@@ -31,7 +31,7 @@
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -137,31 +137,41 @@ def _parse(text: str | None, seat: int, thinking: bool) -> Calls:
 
 
 def render_tools(calls: tuple[Call, ...], thought: str = "") -> str:
-    """Write a reply that ``parse_tools`` reads back to the same calls. Labels and think tags in the thought are broken
-    up; whether the calls are legal is the parser's to judge."""
+    """Write a reply that ``parse_tools`` reads back to the same calls; whether they are legal is its to judge."""
     lines = []
     for call in calls:
         if call.tool == "make_offer":
             cents = call.price or 0
             price = f"{cents // 100}" if cents % 100 == 0 else f"{cents // 100}.{cents % 100:02d}"
-            lines.append(f"make_offer(price={price}{f', side_offer={_literally(call.text)}' if call.text else ''})")
+            lines.append(f"make_offer(price={price}{f', side_offer={literally(call.text)}' if call.text else ''})")
         elif call.tool == "respond_to_offer":
             lines.append(f"respond_to_offer(response={call.answer})")
         elif call.tool == "send_message":
-            lines.append(f"send_message(content={_literally(call.text)})")
+            lines.append(f"send_message(content={literally(call.text)})")
         elif call.tool == "wait_for_time_period":
             lines.append(f"wait_for_time_period(duration={call.seconds!r})")
         else:
             lines.append(f"{call.tool}()")
+    return whole_reply(lines, thought)
+
+
+def whole_reply(lines: Sequence[str], thought: str) -> str:
+    """A reply with these lines of code. Labels and think tags in the thought are broken up."""
     block = "\n".join(lines)
     for mark in ("\nThought:", "\nCode:", "<think>", "</think>"):
         thought = thought.replace(mark, f"{mark[0]} {mark[1:]}")
     return f"Thought: {thought}\nCode:\n```python\n{block}\n```"
 
 
-def _literally(text: str) -> str:
+def literally(text: str) -> str:
     """A text as a Python literal, without a think tag."""
     return repr(text).replace("<think>", "\\x3cthink>").replace("</think>", "\\x3c/think>")
+
+
+def block_of(reply: str) -> tuple[str, str] | None:
+    """Thought and code of a reply without thinking; None for one that is not written in the form."""
+    code = _block(reply)
+    return None if isinstance(code, Calls) else (reply[len("Thought:") : reply.index("\nCode:")].strip(), code)
 
 
 def _block(body: str) -> str | Calls:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from negolab.parser.native import NativeCall, native_messages, native_text, tools_for
 from negolab.parser.shared import finish_of
 from negolab.policies.engine import Completion, Prompt, split_reasoning
 from negolab.prompts.multi_buyer import Message
@@ -57,11 +58,13 @@ def request_of(prompt: Prompt, model: str, seeded: bool, extra: Mapping[str, Any
     sampling = prompt.sampling
     body: dict[str, Any] = {
         "model": model,
-        "messages": list(prompt.messages),
+        "messages": native_messages(prompt.messages) if prompt.native else list(prompt.messages),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
     }
+    if prompt.native:
+        body["tools"] = tools_for(prompt.conversation[1])
     if sampling.top_k > 0:  # no field of OpenAI's own: sent only where it is wanted
         body["top_k"] = sampling.top_k
     if seeded:
@@ -95,8 +98,9 @@ def loads(content: bytes) -> Any:
         raise Unreadable("the body is no JSON" if content.strip() else "the body is empty") from None
 
 
-def read_reply(content: bytes, thinking: bool | None) -> Answer:
-    """The reply in a body that came with status 200. Raises ``Unreadable``."""
+def read_reply(content: bytes, thinking: bool | None, native: bool = False) -> Answer:
+    """The reply in a body that came with status 200; where tools are ``native``, its calls are written as the block of
+    code that makes them. Raises ``Unreadable``."""
     data = loads(content)
     if not isinstance(data, dict):
         raise Unreadable("the body is no JSON object")
@@ -125,6 +129,8 @@ def read_reply(content: bytes, thinking: bool | None) -> Answer:
         if thought is not None:
             cut, text = True, rest
             reasoning = thought if reasoning is None else f"{reasoning}\n{thought}"
+    if native and isinstance(calls := message.get("tool_calls"), list) and calls:
+        text = native_text([_native(call) for call in calls], (text or "").strip().removeprefix("Thought:").strip())
     if not text and reasoning is not None:
         text = None
     usage = data.get("usage")
@@ -135,6 +141,16 @@ def read_reply(content: bytes, thinking: bool | None) -> Answer:
     )
     model = data.get("model")
     return Answer(completion, model if isinstance(model, str) else "", cut)
+
+
+def _native(call: Any) -> NativeCall:
+    """A native call, whatever a server made of it."""
+    function = call.get("function") if isinstance(call, dict) else None
+    found = function if isinstance(function, dict) else {}
+    name, arguments = found.get("name"), found.get("arguments")
+    if isinstance(arguments, dict):  # some servers send the object itself
+        arguments = json.dumps(arguments)
+    return NativeCall(name if isinstance(name, str) else "", arguments if isinstance(arguments, str) else "")
 
 
 def _content(content: Any) -> tuple[str | None, str | None]:

@@ -37,6 +37,8 @@ class Prompt(NamedTuple):
     sampling: Sampling
     adapter: str
     """LoRA adapter to use; empty: the base model."""
+    native: bool = False
+    """Whether the trade game's tools go to the server as native tools instead of as a block of code."""
 
 
 class Completion(NamedTuple):

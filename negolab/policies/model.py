@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from negolab.environment.base import Request
+from negolab.environment.base import Request, TradeView
 from negolab.errors import NegolabError
 from negolab.policies.base import Failed, Inbox, Reply
 from negolab.policies.engine import Completion, Prompt, Sampling, TextEngine
@@ -28,6 +28,7 @@ class LanguageModel:
         self._prompts = prompts or MarketPrompts()
         self._sampling = Sampling(spec.temperature, spec.top_p, spec.top_k, spec.max_tokens, spec.thinking)
         self._adapter = str(getattr(spec, "adapter", ""))
+        self._native = getattr(spec, "tools", "") == "native"
         self._seats: dict[int, set[int]] = {}  # by open episode
 
     def describe(self) -> dict[str, Any]:
@@ -35,15 +36,18 @@ class LanguageModel:
         return {**self.spec.deciding(), **self.engine.describe(), "name": self.name}
 
     def start(self, requests: Sequence[Request], inbox: Inbox) -> None:
-        """Ask the engine for what the journal does not hold."""
+        """Ask the engine for what the journal does not hold. Raises ``NegolabError`` where native tools are wanted in a
+        game that has none."""
         wanted: list[Prompt] = []
         asked: dict[tuple[int, int], tuple[Request, str]] = {}
         for request in requests:
+            if self._native and not isinstance(request.view, TradeView):
+                raise NegolabError(f"{self.name}: tools is 'native'; only the trade game is played with tools")
             messages = self._prompts.messages(request)
             sha256 = sha256_of(messages)
             conversation = (request.episode, request.seat)
             self._seats.setdefault(request.episode, set()).add(request.seat)
-            prompt = Prompt(conversation, messages, request.seed, self._sampling, self._adapter)
+            prompt = Prompt(conversation, messages, request.seed, self._sampling, self._adapter, self._native)
             known = None if self.journal is None else self.journal.find(request, sha256)
             if known is not None:
                 # An engine that keeps a conversation's tokens must see those of this reply as well: what is sampled

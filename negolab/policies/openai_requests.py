@@ -87,7 +87,7 @@ class Requests:
         while True:
             tries += 1
             try:
-                found = await self._try(body, prompt.sampling)
+                found = await self._try(body, prompt)
             except TooLong as refused:
                 limit = wire.limit_of(body)
                 fits = None if limit is None or shrinks == _SHRINKS else wire.shorter(refused.error, limit[1])
@@ -109,7 +109,7 @@ class Requests:
                     found = found._replace(finish_reason="context_limit")
                 return found, tries
 
-    async def _try(self, body: Mapping[str, Any], sampling: Sampling) -> Completion:
+    async def _try(self, body: Mapping[str, Any], prompt: Prompt) -> Completion:
         loop = asyncio.get_running_loop()
         while (left := self._quiet_until - loop.time()) > 0:
             await asyncio.sleep(left)
@@ -117,7 +117,7 @@ class Requests:
         content = await self._server.send(body, self._spec.timeout)
         self.counts["answered"] += 1
         try:
-            answer = wire.read_reply(content, sampling.thinking)
+            answer = wire.read_reply(content, prompt.sampling.thinking, prompt.native)
         except wire.Unreadable as problem:
             raise Again(self._server.redacted(str(problem))) from None
         found = answer.completion

@@ -60,8 +60,10 @@ _PER_PROMPT = (
     "price_cached",
     "price_output",
     "adapter",
+    "tools",
 )
 _SWITCH = lambda v: type(v) is bool  # noqa: E731
+_TOOLS = ("code", "native")
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -123,6 +125,8 @@ class ModelSpec:
         found = {"engine": self.engine, **{name: value for name, value in asdict(self).items() if name in kept}}
         if found.get("adapter"):  # the engine adds the mark of its files
             found["adapter"] = _short_name(str(found["adapter"]))
+        if found.get("tools") == "code":  # as everybody's are
+            del found["tools"]
         return found
 
 
@@ -175,6 +179,12 @@ class OpenAISpec(ModelSpec):
     )
     body: str = _option(
         "{}", "further fields of the request, as the provider names them, in JSON", _is_json, "JSON {...}"
+    )
+    tools: str = _option(
+        "code",
+        "the trade game's tools: a block of code, or native tool calling",
+        lambda v: v in _TOOLS,
+        "code or native",
     )
     seeded: bool = _option(True, "send a seed with every request", _SWITCH, "true or false")
     concurrency: int = _option(32, "requests under way at once", _whole(1, 4096), "1 to 4096", decides=False)
