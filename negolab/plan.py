@@ -36,7 +36,7 @@ class Settings:
     seed: int = 0
     buyers: Mapping[str, str | ModelSpec] = field(default_factory=dict)
     """Language models by buyer type; ``"*"`` stands for every type not named. Types without one are scripted. The
-    bilateral game has one type, ``learner``, and a model or a player's name for it."""
+    bilateral game has one type, ``learner``, the trade game ``trader``, and a model or a player's name for it."""
 
 
 @dataclass(slots=True)
@@ -91,12 +91,12 @@ class Plan:
     def who(self) -> str:
         """Who plays against whom, and what kind of players they are."""
         cast = self.cast()
-        if self.schedule.regime.game == "bilateral":
+        if self.schedule.regime.game != "market":
             (buyer,), (named,) = cast.buyers.values(), self.settings.buyers.values()
-            return (
-                f"{buyer.name} ({self._kind('buyer', buyer, named)}) buys from "
-                f"{cast.seller.name} ({self._kind('seller', cast.seller, self.settings.seller)})"
-            )
+            buys = f"{buyer.name} ({self._kind('buyer', buyer, named)})"
+            sells = f"{cast.seller.name} ({self._kind('seller', cast.seller, self.settings.seller)})"
+            # Who is evaluated comes first; where both are, who begins.
+            return f"{sells} sells to {buys}" if self.schedule.regime.game == "trade" else f"{buys} buys from {sells}"
         modelled = [kind for kind, buyer in cast.buyers.items() if buyer in cast.models]
         own = "scripted" if self._is_scripted("seller", self.settings.seller) else "your own"
         seller = "language model" if cast.seller in cast.models else own
@@ -108,7 +108,7 @@ class Plan:
         return f"{name} ({seller}) against {names} (language model){mixed} as buyers"
 
     def _kind(self, side: str, player: Policy, named: str | ModelSpec) -> str:
-        """What kind of player plays a side of the bilateral game."""
+        """What kind of player plays a side of a game of two."""
         if player in self.cast().models:
             return "language model"
         return "scripted" if self._is_scripted(side, named) else "your own"

@@ -18,7 +18,7 @@ from negolab.episodes import Episode, replay
 from negolab.errors import NegolabError
 from negolab.metrics import Summary, metrics_of
 from negolab.policies.base import FINISHES, Policy
-from negolab.policies.registry import is_scripted, make_bilateral, make_buyers, make_seller
+from negolab.policies.registry import is_scripted, make_buyers, make_seller, make_side
 from negolab.prompts import MarketPrompts, sha256_of
 from negolab.report import metrics_csv
 from negolab.rollout import play
@@ -272,11 +272,12 @@ def _scripted(run: Run, schedule: Schedule, report: Report) -> dict[str, Policy]
     """The scripted players of the run, to be asked again: by buyer type, ``""`` for the seller."""
     players, name = run.manifest["players"], run.manifest["settings"].get("seller")
     made: dict[str, Policy] = {}
-    if schedule.regime.game == "bilateral":
+    game = schedule.regime.game
+    if game != "market":
         buyers = {kind: b.get("name") for kind, b in players["buyers"].items() if "engine" not in b}
         for kind, side, player in [("", "seller", name), *((kind, "buyer", b) for kind, b in buyers.items())]:
-            if is_scripted(side, player, "bilateral"):
-                made[kind] = make_bilateral(side, player)
+            if is_scripted(side, player, game):
+                made[kind] = make_side(game, side, player)
     else:
         protocol = schedule.regime.protocol
         made |= {"": make_seller(name, schedule)} if is_scripted("seller", name, "market", protocol) else {}

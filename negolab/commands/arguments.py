@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from negolab.catalog import SAMPLE
 from negolab.errors import NegolabError
 from negolab.money import MAX_CENTS, cents_from_text, dollars
-from negolab.scenario import GAMES, PERSONAS, PROTOCOLS, REGIMES, Interval
+from negolab.scenario import GAINS, GAMES, PERSONAS, PROTOCOLS, REGIMES, TRADE_DRAWS, Interval
 
 if TYPE_CHECKING:
     from negolab.policies.spec import ModelSpec
@@ -101,7 +101,7 @@ def add_players(parser: argparse.ArgumentParser, required: bool = True) -> None:
         metavar="NAME",
         help="random, satisficer, greedy, prober, oracle, with several items random, satisficer, early-closer, "
         "screener, oracle; module:factory for one of your own; or a language model as transformers:MODEL, vllm:MODEL "
-        "or openai:MODEL",
+        "or openai:MODEL; other games have other scripted sellers, see below",
     )
     group.add_argument(
         "--seller-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the selling model"
@@ -135,9 +135,10 @@ def _player(name: str, given: list[str], side: str) -> "str | ModelSpec":
 
 
 def sides(args: argparse.Namespace) -> tuple["str | ModelSpec", "str | ModelSpec"]:
-    """The bilateral game's seller and buyer. Raises ``NegolabError`` where the buyer is missing."""
+    """The seller and the buyer of a game of two. Raises ``NegolabError`` where the buyer is missing."""
     if args.buyer is None:
-        raise NegolabError("--game bilateral needs --buyer, who is the one that is evaluated")
+        why = "who is the one that is evaluated" if args.game == "bilateral" else "since both sides are evaluated"
+        raise NegolabError(f"--game {args.game} needs --buyer, {why}")
     return _player(args.seller, args.seller_option, "seller"), _player(args.buyer, args.buyer_option, "buyer")
 
 
@@ -197,55 +198,93 @@ def add_market(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_bilateral(parser: argparse.ArgumentParser) -> None:
-    """The bilateral game's own options."""
-    group = parser.add_argument_group(
-        "bilateral game",
-        "--game bilateral: the buyer is evaluated against one regulated seller (--seller: persona, one of its "
-        "personas, module:factory, or a language model)",
-    )
-    group.add_argument("--game", choices=GAMES, default="market", help="whose rules are played (default: market)")
-    group.add_argument(
+def add_games(parser: argparse.ArgumentParser) -> None:
+    """Which game is played, and the options that only the games of two have."""
+    parser.add_argument("--game", choices=GAMES, default="market", help="whose rules are played (default: market)")
+    parser.add_argument(
         "--buyer",
         metavar="NAME",
-        help="naive, lowballer, conceder, patient; module:factory for one of your own; or a language model as "
-        "ENGINE:MODEL, with --buyer-option for its options",
+        help="the buyer of a game of two: a scripted one (see below), module:factory for one of your own, or a "
+        "language model as ENGINE:MODEL, with --buyer-option for its options",
+    )
+    group = parser.add_argument_group(
+        "bilateral game",
+        "--game bilateral: the buyer (naive, lowballer, conceder, patient) is evaluated against one regulated seller "
+        "(--seller: persona, or one of its personas)",
     )
     group.add_argument("--personas", type=names, metavar="A,B", help=f"drawn for each game: {', '.join(PERSONAS)}")
     group.add_argument("--reject", action="store_true", help="[REJECT] is an action of both sides")
     group.add_argument("--turns", type=whole(1, 1000), metavar="N", help="turns of a game (default: 6)")
+    group = parser.add_argument_group(
+        "trade game",
+        "--game trade: two traders act by tool calls, each knows its own limit only (--seller and --buyer: anchor, "
+        "taper, walk-away, hasty, accommodating, irrational)",
+    )
+    group.add_argument(
+        "--gains",
+        choices=GAINS,
+        help="gft: the buyer values the item above the seller's reservation price; ngft: below; any: as it happens "
+        "(default: any)",
+    )
+    group.add_argument(
+        "--trade-draw",
+        choices=TRADE_DRAWS,
+        help="how a buyer's value of that kind is found: drawn until it fits, or from what fits (default: redraw)",
+    )
+    group.add_argument(
+        "--rounds", type=whole(1, 1000), metavar="N", help="rounds, each one side's turn, seller first (default: 10)"
+    )
 
 
-def bilateral_knobs(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``add_bilateral``'s options override. Raises ``NegolabError`` for options of the other game."""
-    market = {
-        "--cap": args.cap,
-        "--messages": args.messages,
-        "--buyers": args.buyers,
-        "--first-offer": args.first_offer,
-    }
-    market |= {"--buyer-types": args.buyer_types, "--regime": args.regime, "--buyer-model": args.buyer_model or None}
-    market |= {"--protocol": args.protocol, "--items": args.items, "--first-offer-rate": args.first_offer_rate}
-    market |= {"--item-correlation": args.item_correlation, "--buyer-correlation": args.buyer_correlation}
-    given = [option for option, value in market.items() if value is not None]
-    if given:
-        raise NegolabError(f"{given[0]} is an option of the market; the bilateral game has --buyer, --turns, --budgets")
-    knobs: dict[str, Any] = {
-        "per_buyer_cap": args.turns,
-        "message_budget": args.turns,
-        "budget_tiers": args.budgets,
-        "personas": args.personas,
-        "reject": args.reject or None,
-    }
+_OWN = {
+    "market": "--cap --messages --buyers --first-offer --buyer-types --regime --buyer-model --protocol --items "
+    "--first-offer-rate --item-correlation --buyer-correlation",
+    "bilateral": "--personas --reject --turns",
+    "trade": "--gains --trade-draw --rounds",
+}
+"""By game: the options that no other game has. ``--budgets`` is the market's and the bilateral game's, ``--buyer`` goes
+with both games of two."""
+
+
+def check_game(args: argparse.Namespace) -> None:
+    """Raise ``NegolabError`` for an option that ``args.game`` does not have: which one, and what goes with it."""
+
+    def given(option: str) -> bool:
+        value = getattr(args, option[2:].replace("-", "_"))
+        return value is not None and value is not False and value != []
+
+    for game, options in _OWN.items():
+        wrong = [option for option in options.split() if game != args.game and given(option)]
+        if not wrong:
+            continue
+        if game != "market":
+            raise NegolabError(f"{wrong[0]} goes with --game {game}")
+        has = {"bilateral": "--buyer, --turns, --budgets", "trade": "--buyer, --gains, --trade-draw, --rounds"}
+        raise NegolabError(f"{wrong[0]} is an option of the market; the {args.game} game has {has[args.game]}")
+    if args.game == "market" and given("--buyer"):
+        raise NegolabError("--buyer goes with --game bilateral or --game trade")
+    if args.game == "trade" and given("--budgets"):
+        raise NegolabError("--budgets: in the trade game both limits follow from the item's own price history")
+
+
+def game_knobs(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``add_games``'s options override in a game of two."""
+    if args.game == "trade":
+        knobs: dict[str, Any] = {
+            "per_buyer_cap": args.rounds,
+            "message_budget": args.rounds,
+            "gains": args.gains,
+            "trade_draw": args.trade_draw,
+        }
+    else:
+        knobs = {
+            "per_buyer_cap": args.turns,
+            "message_budget": args.turns,
+            "budget_tiers": args.budgets,
+            "personas": args.personas,
+            "reject": args.reject or None,
+        }
     return {name: value for name, value in knobs.items() if value is not None}
-
-
-def no_bilateral(args: argparse.Namespace) -> None:
-    """Raise ``NegolabError`` for an option that only the bilateral game has."""
-    own = {"--buyer": args.buyer, "--personas": args.personas, "--reject": args.reject or None, "--turns": args.turns}
-    given = [option for option, value in own.items() if value is not None]
-    if given:
-        raise NegolabError(f"{given[0]} goes with --game bilateral")
 
 
 def market_knobs(args: argparse.Namespace) -> dict[str, Any]:

@@ -34,7 +34,7 @@ PAPER_METRICS = (
 def run(args: argparse.Namespace) -> int:
     """Print one table per compared run."""
     from negolab.errors import NegolabError
-    from negolab.metrics import FOUR_PHASES, SIX, metrics_of, paired
+    from negolab.metrics import FOUR_PHASES, SIX, TRADE_MAIN, metrics_of, paired
     from negolab.report import columns, note
     from negolab.store import Run
 
@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         ("market", "lines"): PAPER_METRICS,
         ("market", "tags"): (*SIX, "distinct_buyers"),
         ("bilateral", "lines"): (*FOUR_PHASES, "violation_rate"),
+        ("trade", "tools"): TRADE_MAIN,
     }[base.game]
     chosen = {name: known[name] for name in (known if args.all_metrics else short)}
     for other in runs[1:]:
@@ -86,14 +87,24 @@ def _caveats(base: "Run", other: "Run", common: int) -> list[str]:
         found.append(f"compared on {common} of {other.n} and {base.n} markets: the others are in one run only")
     if base.manifest.get("code_sha256") != other.manifest.get("code_sha256"):
         found.append(f"{other.folder} and {base.folder} were made by different versions of the code")
+    sides = [side for side in ("seller", "buyers") if base.manifest["players"][side] != other.manifest["players"][side]]
+    if base.game[0] == "trade":
+        if len(sides) == 2:
+            found.append(
+                f"{other.folder} and {base.folder} differ in seller and buyer: no difference is one side's alone"
+            )
+        return found
     side, word = ("buyers", "buyers") if base.game[0] == "market" else ("seller", "sellers")
-    if base.manifest["players"][side] != other.manifest["players"][side]:
+    if side in sides:
         found.append(f"{other.folder} and {base.folder} were played against different {word}")
     return found
 
 
 def _name(run: "Run") -> str:
-    """Who is evaluated in the run."""
+    """Who is evaluated in the run; in the trade game both sides are."""
     players = run.manifest["players"]
+    if run.game[0] == "trade":
+        (buyer,) = players["buyers"].values()
+        return f"{players['seller']['name']} selling to {buyer['name']}"
     (learner,) = players["buyers"].values() if run.game[0] == "bilateral" else (players["seller"],)
     return str(learner["name"])

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from negolab.commands.arguments import (
-    add_bilateral,
     add_data,
+    add_games,
     add_market,
     add_players,
-    bilateral_knobs,
+    check_game,
+    game_knobs,
     market_knobs,
-    no_bilateral,
     players,
     sides,
     whole,
@@ -70,7 +70,7 @@ def add_parser(commands: Any) -> None:
     group.add_argument("--only", action="append", default=[], metavar="NAME,...", help="only these entries")
     add_data(parser)
     add_market(parser)
-    add_bilateral(parser)
+    add_games(parser)
     # None says that the command line is silent: a panel's file then decides.
     parser.set_defaults(run=run, data=None, regime=None)
 
@@ -98,12 +98,11 @@ def run(args: argparse.Namespace) -> int:
     """Plan, say what is unusual, play, print the metrics or the table."""
     if args.panel is not None and args.seller is not None:
         raise NegolabError("give --seller or --panel, not both")
-    if args.game == "market":
-        no_bilateral(args)
+    check_game(args)
     if args.panel is not None:
-        if args.game == "bilateral":
+        if args.game != "market":
             raise NegolabError(
-                "a panel compares sellers of the market; --game bilateral goes with --seller and --buyer"
+                f"a panel compares sellers of the market; --game {args.game} goes with --seller and --buyer"
             )
         return _run_panel(args)
     if args.seller is None:
@@ -118,14 +117,14 @@ def _settings(args: argparse.Namespace) -> "Settings":
 
     given = {name: getattr(args, name) for name in ("regime", "split", "per_product", "products", "seed")}
     given = {name: value for name, value in given.items() if value is not None}
-    if args.game == "bilateral":
-        from negolab.policies.scripted_bilateral import with_persona
-
+    if args.game != "market":
         seller, buyer = sides(args)
-        knobs = bilateral_knobs(args)
-        if isinstance(seller, str):
+        knobs = game_knobs(args)
+        if args.game == "bilateral" and isinstance(seller, str):
+            from negolab.policies.scripted_bilateral import with_persona
+
             seller, knobs["personas"] = with_persona(seller, args.personas)
-        return Settings(seller=seller, buyers={"*": buyer}, knobs=knobs, **{**given, "regime": "bilateral"})
+        return Settings(seller=seller, buyers={"*": buyer}, knobs=knobs, **{**given, "regime": args.game})
     seller, buyers = players(args)
     return Settings(seller=seller, buyers=buyers, knobs=market_knobs(args), **given)
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from negolab.catalog import Listing
 from negolab.clusters import Cluster
-from negolab.environment.base import SELLER, Move, Request
+from negolab.environment.base import SELLER, Call, Calls, Move, Request
 from negolab.errors import NegolabError
 from negolab.games import game_of
 from negolab.policies.base import Policy
 from negolab.policies.engine import TextEngine
 from negolab.policies.journal import Journal
 from negolab.policies.model import LanguageModel
-from negolab.policies.registry import make_bilateral, make_buyers, make_models, make_seller
+from negolab.policies.registry import make_buyers, make_models, make_seller, make_side
 from negolab.policies.spec import ModelSpec, is_model, spec_of
 from negolab.prompts import MarketPrompts, shown_length
 from negolab.prompts.multi_buyer import Message
-from negolab.scenario import Scenario, Schedule
+from negolab.scenario import Regime, Scenario, Schedule
 
 EVERY = "*"
 """In a mapping of buyers by type: every type that is not named."""
@@ -89,8 +89,11 @@ class Cast:
             self._journal = None
 
 
+_SILENCE = Calls((Call("wait_for_response"),), (), "")
+
+
 def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
-    """The openings and the seller's first message in the markets with the longest texts."""
+    """The openings and the first message of who answers them, in the markets with the longest texts."""
     lengths: dict[int, int] = {}  # by the first episode of a unit
     for episode in range(0, len(schedule), schedule.per_product):
         listings = [product.listing for product in longest_market(schedule, episode).products]
@@ -104,8 +107,9 @@ def _first_requests(schedule: Schedule, longest: int = 4) -> Iterator[Request]:
             env = game_of(scenario).environment(scenario)
             openings = env.requests()
             yield from openings
-            # Where the first offer is fixed the guard's move makes it; elsewhere the least bid is legal.
-            least = Move("BUY", ((1, 1),), None, "", "")
+            # Where the first offer is fixed the guard's move makes it; elsewhere the least bid is legal, and in the
+            # trade game, where the seller begins, its silence.
+            least = Move("BUY", ((1, 1),), None, "", "") if scenario.game != "trade" else _SILENCE
             fixed = [r.seat for r in openings if getattr(r.view, "openings", None) is not None]
             env.submit({r.seat: env.fallback(r.seat) if r.seat in fixed else least for r in openings})
             yield from env.requests()
@@ -128,8 +132,8 @@ def _whole_length(listing: Listing) -> int:
 
 def make_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], schedule: Schedule) -> Cast:
     """The players of a run over ``schedule``. Raises ``NegolabError`` for one that cannot be made."""
-    if schedule.regime.game == "bilateral":
-        return _bilateral_cast(seller, buyers, schedule.regime.buyer_types)
+    if schedule.regime.game != "market":
+        return _cast_of_two(seller, buyers, schedule.regime)
     types = schedule.regime.buyer_types
     for kind in buyers:
         if kind != EVERY and kind not in types:
@@ -148,18 +152,18 @@ def make_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], sc
     )
 
 
-def _bilateral_cast(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], types: Sequence[str]) -> Cast:
-    """The two sides of the bilateral game. The buyer is the one under test, so there is none by default."""
-    (kind,) = types
+def _cast_of_two(seller: str | ModelSpec, buyers: Mapping[str, str | ModelSpec], regime: Regime) -> Cast:
+    """The two sides of the bilateral or the trade game. The buyer is under test, so there is none by default."""
+    game, (kind,) = regime.game, regime.buyer_types
     if set(buyers) - {kind, EVERY}:
         raise NegolabError(f"no buyer of type {min(set(buyers) - {kind, EVERY})!r} in this game; allowed: {kind}")
     given = buyers.get(kind, buyers.get(EVERY))
     if given is None:
-        raise NegolabError("the bilateral game needs its buyer, who is evaluated: --game bilateral --buyer NAME")
+        raise NegolabError(f"the {game} game needs its buyer, who is evaluated: --game {game} --buyer NAME")
     seller, buyer = _spec_or_name(seller), _spec_or_name(given)
     models = make_models([spec for spec in (seller, buyer) if isinstance(spec, ModelSpec)])
     sides = [
-        models[player] if isinstance(player, ModelSpec) else make_bilateral(side, player)
+        models[player] if isinstance(player, ModelSpec) else make_side(game, side, player)
         for side, player in (("seller", seller), ("buyer", buyer))
     ]
     return Cast(sides[0], {kind: sides[1]})

@@ -29,6 +29,7 @@ from negolab.policies.scripted_sellers import (
     RandomSeller,
     SatisficerSeller,
 )
+from negolab.policies.scripted_traders import TRADERS, Trader
 from negolab.policies.spec import ENGINES, ModelSpec, located
 from negolab.scenario import PERSONAS, Schedule
 
@@ -115,12 +116,36 @@ def make_bilateral(side: str, name: str) -> Policy:
     return _own_player(side, module, factory, {*BILATERAL_SELLERS, *BILATERAL_BUYERS})
 
 
+def make_trader(side: str, name: str) -> Policy:
+    """The ``side`` (``seller`` or ``buyer``) of the trade game: a scripted player, or ``module:factory``.
+
+    Raises ``NegolabError`` for a name that does not exist and for something that is no player.
+    """
+    if name in TRADERS:
+        return Trader(name)
+    module, colon, factory = name.partition(":")
+    if not (colon and module and factory):
+        raise NegolabError(
+            f"unknown {side} {name!r} of the trade game; allowed: {', '.join(TRADERS)}, module:factory for one of your "
+            f"own, or a language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
+        )
+    return _own_player(side, module, factory, TRADERS)
+
+
+def make_side(game: str, side: str, name: str) -> Policy:
+    """The ``side`` (``seller`` or ``buyer``) of a game of two (``bilateral`` or ``trade``), by name. Raises
+    ``NegolabError`` for a name that does not exist and for something that is no player."""
+    return make_trader(side, name) if game == "trade" else make_bilateral(side, name)
+
+
 def is_scripted(side: str, name: object, game: str, protocol: str = "lines") -> bool:
     """Whether ``name`` is one of this package's players for the ``side`` (``seller`` or ``buyer``) of ``game``, where
     replies are written in ``protocol``."""
     if game == "market":
         sellers = ITEM_SELLERS if protocol == "tags" else SELLERS
         return name in (sellers if side == "seller" else BUYERS)
+    if game == "trade":
+        return name in TRADERS
     return name in (BILATERAL_SELLERS if side == "seller" else BILATERAL_BUYERS)
 
 
