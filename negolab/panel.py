@@ -108,7 +108,10 @@ class Panel:
         not play this market. Only once the command line has been read: it may change the market."""
         drawn = self.regime
         if drawn.game != "market":
-            raise NegolabError(f"{self.where}: regime {drawn.name} is no market; allowed: {', '.join(REGIMES)}")
+            other = "the game has no panel, see `negolab evaluate --game`"
+            raise NegolabError(
+                f"{self.where}: regime {drawn.name} is no market ({other}); allowed: {', '.join(REGIMES)}"
+            )
         names = _scripted(drawn)
         for number, entry in enumerate(self.entries, 1):
             if entry in entries and entry.kind == SCRIPTED and entry.seller not in names:
