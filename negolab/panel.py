@@ -108,9 +108,9 @@ class Panel:
         not play this market. Only once the command line has been read: it may change the market."""
         drawn = self.regime
         if drawn.game != "market":
-            other = "the game has no panel, see `negolab evaluate --game`"
             raise NegolabError(
-                f"{self.where}: regime {drawn.name} is no market ({other}); allowed: {', '.join(REGIMES)}"
+                f"{self.where}: regime {drawn.name} is no market; allowed: {', '.join(REGIMES)} (that game has no "
+                "panel, see `negolab evaluate --game`)"
             )
         names = _scripted(drawn)
         for number, entry in enumerate(self.entries, 1):
