@@ -257,8 +257,8 @@ sellers: [{seller: oracle}]
     code, printed, _ = call(capsys, "evaluate", "--panel", written(tmp_path, text), "--out", str(out), "--items", "3")
     assert code == 0  # the command line goes over the file
     drawn = Run(out / "oracle").manifest["settings"]["regime"]
-    wanted = {"n_items": 3, "n_buyers": 4, "message_budget": 5, "first_offer_rate": 1.0, "item_correlation": 0.25}
-    wanted |= {"buyer_correlation": 0.5, "protocol": "tags"}
+    wanted = {"n_items": 3, "n_buyers": 4, "message_budget": 5, "item_correlation": 0.25, "buyer_correlation": 0.5}
+    wanted["protocol"] = "tags"
     assert {name: drawn[name] for name in wanted} == wanted
     for episode in Run(out / "oracle").episodes():
         assert episode.scenario.n_items == 3 and episode.scenario.n_buyers == 4
