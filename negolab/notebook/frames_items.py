@@ -147,15 +147,20 @@ def play(study: Study, suites: Iterable[paper.Suite]) -> dict[str, Panel]:
     return {suite.name: study.play(suite.regime_name, split=_split(suite)) for suite in suites}
 
 
+_LETTERS = {"n_buyers": "N", "n_items": "M", "message_budget": "T", "per_buyer_cap": "K"}
+
+
 def suite_sizes(suites: Iterable[paper.Suite], split: str) -> pd.DataFrame:
-    """The suites as they are played here; ``ours``: knobs whose values no source gives. ``split`` is that of suites
-    whose categories are those of training."""
+    """The suites as they are played here; ``ours``: what no source gives, letters and knobs of the regime. ``split`` is
+    that of suites whose categories are those of training."""
     rows = []
     for suite in suites:
         regime = suite.regime
         row = {"suite": suite.name, "regime": suite.regime_name, "N": regime.n_buyers, "M": regime.n_items}
         row |= {"T": regime.message_budget, "K": regime.per_buyer_cap, "split": _split(suite) or split}
-        rows.append(row | {"what shifts": suite.shift, "ours": ", ".join(suite.ours)})
+        rows.append(
+            row | {"what shifts": suite.shift, "ours": ", ".join(_LETTERS.get(knob, knob) for knob in suite.ours)}
+        )
     return pd.DataFrame(rows)
 
 

@@ -84,7 +84,8 @@ class Study:
     def markets(self) -> str:
         """How many markets one seller plays, in words, and how many those few that play less."""
         seen = self.what == "clusters" and ("train" in self.split.split("+") or self.split == "all")
-        parts = [self.most_markets, self.few_markets, "no scripted player was trained on any of them" if seen else ""]
+        why = "train split played too, since scripted players' rules are tuned by hand, not trained"
+        parts = [self.most_markets, self.few_markets, why if seen else ""]
         return "; ".join(part for part in parts if part)
 
     @property

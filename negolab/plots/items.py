@@ -85,7 +85,7 @@ def cluster_prices(each: pd.DataFrame, per: pd.DataFrame, paper_spread: float, s
     median = float(np.nanmedian(spread))
     for value, colour, line in ((median, BLUE, "-"), (paper_spread, DARK, ":")):
         right.axvline(value, color=colour, ls=line, lw=1.5)
-    right.set_title(f"Prices within a cluster\nmedian {median:.2f} (line), paper's {paper_spread:.2f} (dots)")
+    right.set_title(f"Prices within a cluster\nmedian {median:.2f} (paper: {paper_spread:.2f}, dots)")
     right.set(xlabel="dearest / cheapest list price", ylabel="clusters")
     right.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     keys = [
@@ -134,7 +134,7 @@ def valuation_scatter(drawn: pd.DataFrame, measured: pd.DataFrame, source: str =
             shown = part[:_POINTS]
             ax.scatter(shown["first"], shown[name], s=5, alpha=0.35, color=BLUE, linewidths=0, rasterized=True)
             r, error = found.loc[knob, f"{what}: measured"], found.loc[knob, f"{what}: standard error"]
-            ax.set_title(f"{knob}\n{what}: {r:+.2f} ± {error:.2f}", fontsize=8.5)
+            ax.set_title(f"{knob}\n{what}: {r:+z.3f} ± {error:.3f}", fontsize=8.5)
             ax.set(xlabel=across, ylabel=up if k == 0 else "", aspect="equal")
             ax.grid()
     how = "Axes: valuation / list price. Numbers: correlation of normal scores, which the knobs set, ± standard error"
@@ -190,6 +190,8 @@ def item_benchmark(frame: pd.DataFrame, title: str = "", bound: float = math.nan
 
 def _dot(ax: Axes, y: int, mean: float, error: float, published: bool, derived: bool) -> None:
     if math.isnan(mean):
+        if not published:
+            ax.text(0, y, " n/a", va="center", fontsize=7, color=MID)
         return
     if published:
         ax.plot([mean], [y], marker="D" if derived else "s", ms=6, mfc="white", mec=DARK, ls="", zorder=4)
@@ -208,11 +210,13 @@ def _benchmark_keys(of_row: Sequence[str], bounded: bool) -> list[Any]:
 
 
 @mpl.rc_context(STYLE)
-def suites(found: pd.DataFrame, margins: pd.DataFrame, title: str = "", seller: str = "screener") -> Figure:
+def suites(
+    found: pd.DataFrame, margins: pd.DataFrame, title: str = "", seller: str = "screener", note: str = ""
+) -> Figure:
     """Mean reward by suite and seller as a heat map, and ``seller``'s margins over the best baseline.
 
     ``found``: ``suite, seller, source, metric, mean``; ``margins``: ``suite, metric, baseline, margin, error, paper``,
-    as ``frames_items`` has them.
+    as ``frames_items`` has them. ``note``: what else the caption says.
     """
     rewards = found[found["metric"] == "reward"] if "metric" in found.columns else pd.DataFrame()
     order = list(dict.fromkeys(rewards["suite"])) if len(rewards) else []
@@ -232,7 +236,7 @@ def suites(found: pd.DataFrame, margins: pd.DataFrame, title: str = "", seller: 
     caption(
         fig,
         "Rewards of different suites cannot be compared: what can be earned differs. Margins: paired on the same "
-        f"markets, ± one standard error (the larger of plain and clustered). {STAND_INS} {origin}",
+        f"markets, ± one standard error (the larger of plain and clustered). {note} {STAND_INS} {origin}",
     )
     return fig
 
@@ -311,8 +315,6 @@ def matchings(
     """
     count, n, m = max(len(panels), 1), len(valuations), len(list_cents)
     fig = Figure(figsize=(max(5.6, count * (0.8 + 0.78 * max(m, 2))), 2.2 + 0.52 * max(n, 2)), layout="constrained")
-    if title:
-        fig.suptitle(title, x=0.01, ha="left", fontsize=11)
     axes = list(fig.subplots(1, count, squeeze=False).flat)
     if not panels or not n or not m:
         for ax in axes:
@@ -326,8 +328,10 @@ def matchings(
         Patch(fc="none", ec=VERMILLION, lw=2, label="matched, with the price paid"),
         Patch(fc="none", ec=MID, hatch="////", label="worth less than its cost"),
     ]
-    fig.legend(handles=keys, loc="outside lower right", ncols=2)
-    caption(fig, note)
+    # The legend's title is the figure's: both then share one strip at the top.
+    top = fig.legend(handles=keys, loc="outside upper left", ncols=2, title=title, title_fontsize=11)
+    top.set_alignment("left")
+    caption(fig, f"{note} Shade: valuation over list price.".strip())
     return fig
 
 
