@@ -135,9 +135,9 @@ class Plan:
 
 
 def catalog_for(drawn: Regime, data: str | Path) -> Catalog | ClusterCatalog:
-    """What the regime's markets are drawn from: products, or clusters of them where several items are sold. Raises
-    ``NegolabError`` for a source that cannot be used."""
-    if drawn.n_items > 1:
+    """What the regime's markets are drawn from: products, or clusters of them where several items are sold or
+    valuations are correlated. Raises ``NegolabError`` for a source that cannot be used."""
+    if drawn.n_items > 1 or drawn.item_correlation or drawn.buyer_correlation:
         return load_clusters(data)
     if Path(data).suffix.lower() in FILE_TYPES and Path(data).is_file():
         raise NegolabError(
