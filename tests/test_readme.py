@@ -130,14 +130,26 @@ def test_the_language_model_s_row_is_the_committed_one():
     assert f"{kinds['truncated']} cut at 160 tokens and {kinds['format']} outside the format" in text
 
 
-@pytest.mark.parametrize("seller", ["satisficer", "prober"])
-def test_the_committed_results_are_what_the_code_gives(seller, real_data_dir, tmp_path):
+ITEMS = {"regime": "multi_product", "split": "train+test", "per_product": 9}
+
+
+@pytest.mark.parametrize(
+    ("seller", "table", "columns", "settings"),
+    [
+        ("satisficer", "table9_in_distribution.csv", COLUMNS, {}),
+        ("prober", "table9_in_distribution.csv", COLUMNS, {}),
+        ("screener", "items_table1.csv", ITEM_COLUMNS, ITEMS),
+        ("early-closer", "items_table1.csv", ITEM_COLUMNS, ITEMS),
+    ],
+)
+def test_the_committed_results_are_what_the_code_gives(seller, table, columns, settings, real_data_dir, tmp_path):
     """Pooled over the profile's three seeds: equal means from equal sums."""
-    (committed,) = [r for r in rows("table9_in_distribution.csv") if r["seller"] == seller]
+    (committed,) = [r for r in rows(table) if r["seller"] == seller]
     runs = [
-        evaluate(Settings(seller=seller, seed=s), tmp_path / str(s), real_data_dir, progress=False) for s in range(3)
+        evaluate(Settings(seller=seller, seed=s, **settings), tmp_path / str(s), real_data_dir, progress=False)
+        for s in range(3)
     ]
-    for column in COLUMNS:
+    for column in columns:
         parts = [run[column] for run in runs]
         n = sum(part.n for part in parts)
         assert n == int(committed[f"{column}_n"])
