@@ -9,13 +9,14 @@ import pytest
 
 from item_markets import cluster
 from negolab.catalog import Listing, Product
-from negolab.clusters import Cluster
+from negolab.clusters import Cluster, load_clusters
 from negolab.errors import NegolabError
 from negolab.metrics import summarise
 from negolab.money import MAX_CENTS
 from negolab.policies.registry import make_buyers, make_seller
 from negolab.rollout import play
 from negolab.scenario import (
+    BILATERAL,
     IN_DISTRIBUTION,
     MULTI_PRODUCT,
     MULTI_PRODUCT_OOD,
@@ -413,3 +414,8 @@ def test_nothing_is_worth_more_than_a_reply_can_name():
     schedule = Schedule(MULTI_PRODUCT, [dear], seed=0, per_product=40)
     found = summarise(play(schedule, make_seller("oracle", schedule), make_buyers(["iter-60"], "tags")))
     assert found["violation_rate"].mean == 0.0 < (found["surplus_ratio"].mean or 0.0)
+
+
+def test_a_game_of_two_is_not_drawn_from_clusters():
+    with pytest.raises(NegolabError, match="the bilateral game is about one product, not about clusters"):
+        Schedule(BILATERAL, load_clusters("sample").clusters[:2], seed=0)

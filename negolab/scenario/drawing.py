@@ -275,6 +275,8 @@ class Schedule(Sequence[Scenario]):
         clusters = all(isinstance(unit, Cluster) for unit in units)
         if not clusters and (regime.n_items > 1 or regime.item_correlation or regime.buyer_correlation):
             raise _no_cluster(regime, "these are products")
+        if regime.game != "market" and any(isinstance(unit, Cluster) for unit in units):
+            raise NegolabError(f"regime {regime.name}: the {regime.game} game is about one product, not about clusters")
         for unit in units:
             if isinstance(unit, Cluster) and len(unit.products) < regime.n_items:
                 raise NegolabError(
