@@ -104,9 +104,8 @@ def read_file(path: Path) -> tuple[Found, bytes]:
             if brand:
                 found.brands[codename] = brand
         if len(products) < 2:
-            raise NegolabError(
-                f"{group.where}: cluster {group.name!r} has {len(products)} product; at least 2 are needed"
-            )
+            count = f"{len(products)} product{'s' * (not products)}"
+            raise NegolabError(f"{group.where}: cluster {group.name!r} has {count}; at least 2 are needed")
         kind = _text(group.where, group.about, "kind") or category
         found.clusters.append(Entry(group.name, category, kind, split, tuple(products)))
     _check_splits(path, found)

@@ -100,9 +100,10 @@ class ClusterCatalog:
         if name.endswith(".json") or Path(name).is_file():
             return self._chosen(self._names_from_file(Path(name)))
         known = ", ".join(self.splits) or "none for this source"
+        some = "some of them as in train+test, " if len(self.splits) > 1 else ""
         raise NegolabError(
             f"split {name!r} does not exist for clusters {self.name!r}; fixed splits: {known}; "
-            "also allowed: all, some of them as in train+test, or the path of a JSON file with a list of cluster names"
+            f"also allowed: all, {some}or the path of a JSON file with a list of cluster names"
         )
 
     def _chosen(self, names: Sequence[str]) -> list[Cluster]:

@@ -108,7 +108,10 @@ class Panel:
         not play this market. Only once the command line has been read: it may change the market."""
         drawn = self.regime
         if drawn.game != "market":
-            raise NegolabError(f"{self.where}: regime {drawn.name} is no market; allowed: {', '.join(REGIMES)}")
+            raise NegolabError(
+                f"{self.where}: regime {drawn.name} is no market; allowed: {', '.join(REGIMES)} (that game has no "
+                "panel, see `negolab evaluate --game`)"
+            )
         names = _scripted(drawn)
         for number, entry in enumerate(self.entries, 1):
             if entry in entries and entry.kind == SCRIPTED and entry.seller not in names:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from negolab.catalog import SAMPLE, Catalog, load_catalog
-from negolab.clusters import ClusterCatalog, load_clusters
+from negolab.clusters import FILE_TYPES, ClusterCatalog, load_clusters
 from negolab.errors import NegolabError
 from negolab.policies.base import Policy
 from negolab.policies.cast import Cast, make_cast
@@ -135,9 +135,16 @@ class Plan:
 
 
 def catalog_for(drawn: Regime, data: str | Path) -> Catalog | ClusterCatalog:
-    """What the regime's markets are drawn from: products, or clusters of them where several items are sold. Raises
-    ``NegolabError`` for a source that cannot be used."""
-    return load_clusters(data) if drawn.n_items > 1 else load_catalog(data)
+    """What the regime's markets are drawn from: products, or clusters of them where several items are sold or
+    valuations are correlated. Raises ``NegolabError`` for a source that cannot be used."""
+    if drawn.n_items > 1 or drawn.item_correlation or drawn.buyer_correlation:
+        return load_clusters(data)
+    if Path(data).suffix.lower() in FILE_TYPES and Path(data).is_file():
+        raise NegolabError(
+            f"{data} is a file: markets of one item are drawn from a catalogue's folder (or `sample`, `auto`); a file "
+            "of clusters goes with several items (a regime multi_*, or 2 items and more)"
+        )
+    return load_catalog(data)
 
 
 def plan(settings: Settings, data: str | Path | Catalog | ClusterCatalog = SAMPLE) -> Plan:

@@ -27,7 +27,7 @@ from negolab.errors import DamagedRun, NegolabError
 MANIFEST, PRODUCTS, EPISODES = "manifest.json", "products.jsonl", "episodes.jsonl"
 DAMAGED, METRICS_CSV = "episodes.damaged.jsonl", "metrics.csv"
 LOCK, PID = "run.lock", "run.pid"
-_FORMAT = 1
+_FORMAT = 2  # 1: one item, a price in each turn
 _SEAL = "manifest_sha256"
 _MAX_PER_PRODUCT = 1_000_000  # the most that a schedule allows
 
@@ -287,6 +287,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         found = orjson.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise DamagedRun(f"{path} cannot be read: {error}; {_REMEDY}") from None
+    if isinstance(found, dict) and found.get("format") == 1:
+        raise NegolabError(f"{folder} was written by an earlier negolab (format 1, now {_FORMAT}); evaluate it anew")
     if not isinstance(found, dict) or found.get("format") != _FORMAT:
         raise DamagedRun(f"{path} is not a manifest of format {_FORMAT}; {_REMEDY}")
     try:

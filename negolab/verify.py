@@ -283,8 +283,12 @@ def _scripted(run: Run, schedule: Schedule, report: Report) -> dict[str, Policy]
         made |= {"": make_seller(name, schedule)} if is_scripted("seller", name, "market", protocol) else {}
         scripted = [kind for kind in schedule.regime.buyer_types if "engine" not in players["buyers"][kind]]
         made |= make_buyers(scripted, protocol)
-    stored = {"": players["seller"], **players["buyers"]}
-    if any(orjson.loads(orjson.dumps(player.describe())) != stored[kind] for kind, player in made.items()):
+    stored, regime = {"": players["seller"], **players["buyers"]}, schedule.regime
+    # Nobody else may have a scripted seller's name, so settings that name another would only keep it from being asked.
+    unnamed = "" not in made and "engine" not in players["seller"]
+    claimed = unnamed and is_scripted("seller", players["seller"]["name"], regime.game, regime.protocol)
+    asked = made.items()
+    if claimed or any(orjson.loads(orjson.dumps(player.describe())) != stored[kind] for kind, player in asked):
         report.problems.append("the manifest's players are not the scripted players that its settings name")
         return {}
     return made

@@ -15,6 +15,7 @@ from negolab.clusters import ClusterCatalog, load_clusters
 from negolab.commands.data import add_parser, list_spread
 from negolab.errors import NegolabError
 from negolab.paths import data_dir
+from runs import one_line
 
 HEADER = "cluster,category,kind,split,title,brand,description,list_price,cost,codename"
 ROWS = (
@@ -163,8 +164,35 @@ def test_few_columns_in_any_order(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "1,2,A,c,k", "1,3,Ä,c,k", header="cost,list_price,title,category,cluster")
     catalog = load_clusters(path)
     assert [p.listing.title for p in catalog.products] == ["A", "Ä"] and catalog.splits == {}
-    with pytest.raises(NegolabError, match="'train' does not exist for clusters 'own'; fixed splits: none"):
+    with pytest.raises(
+        NegolabError,
+        match="'train' does not exist for clusters 'own'; fixed splits: none for this source; also allowed: all, or",
+    ):
         catalog.split("train")
+
+
+def test_a_market_of_one_item_is_not_drawn_from_a_file_of_clusters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is a good one, so its being a file is not all that can be said."""
+    command = ["evaluate", "--data", str(csv_file(tmp_path, *ROWS)), "--split", "all", "--out", str(tmp_path / "run")]
+    for more in (["--seller", "prober"], ["--seller", "screener", "--regime", "multi_product", "--items", "1"]):
+        assert main([*command, *more]) == 2
+        assert "is a file: markets of one item are drawn from a catalogue's folder" in one_line(capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_texts_of_a_source_are_shown_on_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"title": "Lamp\n\x1b[2J\u202eA", "brand": "B\nC", "list_price": 2, "cost": 1}
+    products = [texts, {**texts, "title": "Lamp B"}]
+    cluster = [{"name": "lamps", "category": "lighting", "kind": "desk\nlamp\x1b[0m", "products": products}]
+    (tmp_path / "own.json").write_text(json.dumps(cluster), encoding="utf-8")
+    assert main(["data", "clusters", "--data", str(tmp_path / "own.json"), "--list"]) == 0
+    assert capsys.readouterr().out == "lamps: 2 products, desk lamp\\x1b[0m (lighting)\n"
+    assert main(["data", "clusters", "--data", str(tmp_path / "own.json"), "--show", "lamps"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2] == "kind: desk lamp\\x1b[0m" and shown[5].endswith(", B C")
+    assert shown[6] == "  Lamp \\x1b[2J\\u202eA" and len(shown) == 9
 
 
 @pytest.mark.parametrize(

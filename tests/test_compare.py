@@ -50,6 +50,20 @@ def test_an_unfinished_run_is_not_compared(finished, tmp_path, capsys):
         assert f"{folder} is not finished: 2 of 4 episodes are missing; run the evaluation again" in one_line(err)
 
 
+def test_with_several_items_it_is_said_what_makes_a_pair(tmp_path, capsys):
+    """The surplus ratio is over all episodes without a violation, deals or not; the top-buyer rate over the sold."""
+    few = ("--regime", "multi_product", "--products", "4", "--per-product", "3")
+    first, second = (make_run(tmp_path / name, *few, seller=name) for name in ("satisficer", "early-closer"))
+    a, b = (list(Run(folder).episodes()) for folder in (first, second))
+    code, out, _ = call(capsys, "compare", str(first), str(second))
+    assert code == 0 and "\npairs: markets in which both have the metric, and of its items" in out
+    assert "deal-only" not in out
+    pairs = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line}
+    valid = sum(x.outcome.kind != "violation" for x in a)
+    sold = sum(bool(x.outcome.sales and y.outcome.sales) for x, y in zip(a, b, strict=True))
+    assert 0 < valid < len(a) and pairs["surplus_ratio"] == str(valid) and pairs["top_buyer_rate"] == str(sold)
+
+
 def test_one_run_alone_and_all_metrics(finished, capsys):
     code, _, err = call(capsys, "compare", str(finished))
     assert code == 2 and "at least two run folders" in one_line(err)

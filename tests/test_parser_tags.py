@@ -186,6 +186,8 @@ def test_each_fault_is_named_with_its_place():
     assert detail(GOOD + "<Action>") == f"'<Action>' at character {at}, after '</Action>'"
     assert detail(GOOD, "buyer").endswith(": a buyer's reply has no Target")
     assert detail(with_action("[SELL] $1 (1x Item_1);")) == "offer 2 of [SELL] must be '$M (1x Item_j)', not ''"
+    wrong = "offer 2 of [SELL] must be '$M (1x Item_j)', not ' $2 (1x Item_2)'"
+    assert detail(with_action("[SELL] $1 (1x Item_1);  $2 (1x Item_2)")) == wrong
     assert detail(with_action("[SELL] $1 (1x Item_1); $0 (1x Item_2)")) == "offer 2 of [SELL]: not a price: '$0'"
     assert detail(with_action("[SELL] $1 (1x Item_9)")) == "there is no 'Item_9' here: Item_1 to Item_3"
     assert detail(with_action("[SELL] $1 (1x Item_2)"), items=1) == "there is no 'Item_2' here: Item_1 only"

@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from negolab import plots
 from negolab.errors import NegolabError
 from negolab.papers import multi_buyer as mb
+from negolab.papers import multi_item as mi
 
 NAN = float("nan")
 
@@ -64,7 +66,86 @@ ENDED: list[tuple[int, int, str, int | None]] = [
     (2, 1, "violation", 1800),
 ]
 
+
+def known(rows: int, value: float = 0.5) -> pd.DataFrame:
+    """A table 1 of so many of our sellers among the paper's."""
+    cells = {m + part: value for m in mi.METRICS for part in ("", "_se", "_n")}
+    side = mi.side_by_side(
+        pd.DataFrame([{"seller": f"s{i}", **cells} for i in range(rows)], columns=["seller", *cells])
+    )
+    return side.rename(columns={f"{m}_se": f"{m}_error" for m in mi.METRICS})
+
+
+def of_clusters(rows: int, held: bool = True, list_cents: float = 3499) -> pd.DataFrame:
+    """Products of clusters of two, in three categories."""
+    at = range(rows)
+    data = {"cluster": [f"c{i // 2}" for i in at], "category": [f"kind-{i // 2 % 3}" for i in at]}
+    data["split"] = ["held_out" if held and i // 2 % 3 == 0 else "test" for i in at]
+    return pd.DataFrame({**data, "list_cents": [list_cents * (1 + i % 2) for i in at]})
+
+
+def spreads(rows: int) -> pd.DataFrame:
+    return pd.DataFrame({"spread": [1.5] * rows})
+
+
+def drawn(rows: int, knobs: int = 3) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Valuations under so many knobs, and what was measured of them."""
+    names = [f"knob {k}" for k in range(knobs)]
+    values = pd.DataFrame(
+        [{"knob": n, "first": 0.5, "other_buyer": 0.7, "other_item": 0.9} for n in names for _ in range(rows)]
+    )
+    what = ("two buyers, one item", "one buyer, two items")
+    return values, pd.DataFrame(
+        [{"knob": n, **{f"{w}: {part}": 0.1 for w in what for part in ("measured", "standard error")}} for n in names]
+    )
+
+
+def of_suites(names: int, reward: float = 0.4, margin: float = 0.1) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rewards of two sellers in so many suites, and the margins between them."""
+    suites = [f"suite {k}" for k in range(names)]
+    rewards = [
+        {"suite": s, "seller": who, "source": mb.OURS, "metric": "reward", "mean": value}
+        for s in suites
+        for who, value in (("early-closer", -reward), ("screener", reward))
+    ]
+    margins = [
+        {"suite": s, "metric": m, "baseline": "early-closer", "margin": margin, "error": margin / 5, "paper": paper}
+        for s in suites
+        for m, paper in (("reward", 0.1), ("surplus_ratio", NAN), ("optimal_pair_coverage", NAN))
+    ]
+    return pd.DataFrame(rewards), pd.DataFrame(margins)
+
+
+def matched(n: int, m: int, stated: bool = False) -> Figure:
+    """A market whose first pairs are matched, once at no price."""
+    values = [[1000 * (1 + i) + 100 * j for j in range(m)] for i in range(n)]
+    pairs = [(k, k) for k in range(1, min(n, m) + 1)]
+    panels = {"best": dict.fromkeys(pairs), "sold": dict.fromkeys(pairs[:1], 1500)}
+    return plots.matchings(values, [2000] * m, [1100] * m, panels, "Market", "A note.", pairs[:1] if stated else None)
+
+
 FIGURES = {
+    "items": lambda: plots.item_benchmark(known(5), "Six metrics", bound=0.8),
+    "items paper only": lambda: plots.item_benchmark(known(0)),
+    "items some nan": lambda: plots.item_benchmark(known(2, NAN)),
+    "items zero": lambda: plots.item_benchmark(known(3, 0.0)),
+    "items nothing empty": lambda: plots.item_benchmark(known(0)[:0]),
+    "clusters": lambda: plots.cluster_prices(of_clusters(60), spreads(30), 1.85, "bundled sample"),
+    "clusters none held out": lambda: plots.cluster_prices(of_clusters(4, held=False), spreads(2), 1.85),
+    "clusters one price": lambda: plots.cluster_prices(of_clusters(2), spreads(1), 1.85),
+    "clusters empty": lambda: plots.cluster_prices(of_clusters(0), spreads(0), 1.85),
+    "valuations": lambda: plots.valuation_scatter(*drawn(2000), "bundled sample"),
+    "valuations one": lambda: plots.valuation_scatter(*drawn(1, knobs=1)),
+    "valuations empty": lambda: plots.valuation_scatter(*drawn(0, knobs=0)),
+    "suites": lambda: plots.suites(*of_suites(6), "Suites", note="Held out: electronics."),
+    "suites no margins": lambda: plots.suites(of_suites(2)[0], of_suites(0)[1]),
+    "suites some nan": lambda: plots.suites(of_suites(2, NAN)[0], of_suites(2)[1].assign(error=NAN)),
+    "suites zero": lambda: plots.suites(*of_suites(1, 0.0, 0.0)),
+    "suites empty": lambda: plots.suites(*of_suites(0)),
+    "matchings": lambda: matched(3, 3, stated=True),
+    "matchings wide": lambda: matched(2, 5),
+    "matchings tall": lambda: matched(8, 1),
+    "matchings empty": lambda: plots.matchings([], [], [], {}),
     "radar paper": lambda: plots.skill_radar(mb.table("figure3")),
     "radar empty": lambda: plots.skill_radar(results(0)),
     "radar no columns": lambda: plots.skill_radar(pd.DataFrame()),
@@ -143,7 +224,7 @@ def texts(fig: Figure) -> str:
 
 @pytest.mark.parametrize("name", [n for n in FIGURES if n.split()[-1] in ("empty", "nan", "nobody", "columns")])
 def test_nothing_to_draw_says_so(name):
-    if name == "radar some nan" or name == "bars some nan":
+    if name in ("radar some nan", "bars some nan", "suites some nan", "items some nan"):
         assert "n/a" in texts(FIGURES[name]())
     elif name != "bars empty" and name != "bars no columns":
         assert "no data" in texts(FIGURES[name]())
@@ -259,3 +340,44 @@ def test_plots_never_show_or_choose_a_backend():
     for file in Path(plots.__file__).parent.glob("*.py"):
         source = file.read_text()
         assert "plt.show" not in source and "matplotlib.use" not in source and "mpl.use" not in source
+
+
+def test_figures_of_several_items_name_their_paper_and_say_what_stand_ins_are():
+    for name in ("items", "suites"):
+        shown = texts(FIGURES[name]()).replace("\n", " ")
+        assert "arXiv 2609.33289" in shown and "2607.05863" not in shown
+        assert "no language models" in shown and "[scripted]" in shown
+    assert "Held out: electronics." in texts(FIGURES["suites"]()).replace("\n", " ")
+    assert "held out" in texts(FIGURES["clusters"]()) and "held" not in texts(FIGURES["clusters none held out"]())
+    assert "500 are shown" in texts(FIGURES["valuations"]()) and "shown" not in texts(FIGURES["valuations one"]())
+
+
+def test_dots_stand_where_the_numbers_are_and_blanks_stay_blank():
+    frame = known(1, 0.5)
+    for ax, metric in zip(plots.item_benchmark(frame, bound=0.8).axes, mi.METRICS, strict=True):
+        marks = [line for line in ax.lines if line.get_marker() in ("o", "s", "D")]
+        at = {round(float(line.get_ydata()[0])): float(line.get_xdata()[0]) for line in marks}
+        assert at == {y: v for y, v in enumerate(frame[metric]) if not np.isnan(v)}, metric
+        dashed = [line for line in ax.lines if line.get_linestyle() == "--"]
+        assert [line.get_xdata()[0] for line in dashed] == ([0.8] if metric == "reward" else [])
+    derived = {
+        m: sum(line.get_marker() == "D" for line in ax.lines)
+        for m, ax in zip(mi.METRICS, plots.item_benchmark(frame).axes, strict=True)
+    }
+    assert derived == {m: 1 if m in ("violation_rate", "surplus_ratio") else 0 for m in mi.METRICS}
+
+
+def test_matchings_frame_the_pairs_and_print_prices():
+    best, sold = FIGURES["matchings"]().axes
+    frames = [[p for p in ax.patches if p.get_linewidth() == 2] for ax in (best, sold)]
+    assert [len(found) for found in frames] == [3, 1]
+    assert {(round(p.get_x() + 0.46), round(p.get_y() + 0.46)) for p in frames[0]} == {(0, 0), (1, 1), (2, 2)}
+    assert "at 15.00" not in texts_of(best) and "at 15.00" in texts_of(sold)
+    bold = {t.get_text() for t in best.texts if t.get_fontweight() == "bold"}
+    assert bold == {"10.00"}, "what is published"
+    hatched = [p for p in best.patches if p.get_hatch()]
+    assert len(hatched) == 1, "only Buyer 1 values an item below its cost of 11.00"
+
+
+def texts_of(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.texts]

@@ -19,6 +19,14 @@ PAPERS = {
     "Qwen3-30B-A3B-Instruct-2507-trained": "trained 30B",
     "Qwen3-30B-A3B-Instruct-2507-untrained": "untrained 30B",
 }
+ITEM_COLUMNS = [
+    "reward",
+    "surplus_ratio",
+    "item_deal_rate",
+    "optimal_pair_coverage",
+    "top_buyer_rate",
+    "violation_rate",
+]
 SMALL = "SmolLM2-135M-Instruct"
 TRAINING = ROOT / "figures" / "laptop" / "training"
 TRAINED = {
@@ -52,9 +60,24 @@ def readme_rows():
             yield f"| {regime} | {who} | " + " | ".join(cell(row, c) for c in COLUMNS) + f" | {n} |"
 
 
+def item_rows():
+    """The lines of the README's table of several items: with the larger error; a blank is not published."""
+    for row in rows("items_table1.csv"):
+        cells = []
+        for column in ITEM_COLUMNS:
+            value, error, trust = (row[column + part] for part in ("", "_error", "_trust"))
+            mark = " †" if trust == "derived" else ""
+            shown = f"{float(value):.3f}" if value != "n/a" else ""
+            cells.append(shown + (f" ± {float(error):.3f}" if error != "n/a" else "") + mark)
+        who = f"*paper: {row['seller']}*" if row["source"] == "paper" else f"{row['seller']} (scripted)"
+        yield f"| {who} | {' | '.join(cells)} |"
+
+
 def test_the_readmes_results_are_the_committed_ones():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for line in readme_rows():
+    lines = [*readme_rows(), *item_rows()]
+    assert len(lines) > 20
+    for line in lines:
         assert line in text, f"README lacks or differs from: {line}"
 
 
@@ -107,14 +130,26 @@ def test_the_language_model_s_row_is_the_committed_one():
     assert f"{kinds['truncated']} cut at 160 tokens and {kinds['format']} outside the format" in text
 
 
-@pytest.mark.parametrize("seller", ["satisficer", "prober"])
-def test_the_committed_results_are_what_the_code_gives(seller, real_data_dir, tmp_path):
+ITEMS = {"regime": "multi_product", "split": "train+test", "per_product": 9}
+
+
+@pytest.mark.parametrize(
+    ("seller", "table", "columns", "settings"),
+    [
+        ("satisficer", "table9_in_distribution.csv", COLUMNS, {}),
+        ("prober", "table9_in_distribution.csv", COLUMNS, {}),
+        ("screener", "items_table1.csv", ITEM_COLUMNS, ITEMS),
+        ("early-closer", "items_table1.csv", ITEM_COLUMNS, ITEMS),
+    ],
+)
+def test_the_committed_results_are_what_the_code_gives(seller, table, columns, settings, real_data_dir, tmp_path):
     """Pooled over the profile's three seeds: equal means from equal sums."""
-    (committed,) = [r for r in rows("table9_in_distribution.csv") if r["seller"] == seller]
+    (committed,) = [r for r in rows(table) if r["seller"] == seller]
     runs = [
-        evaluate(Settings(seller=seller, seed=s), tmp_path / str(s), real_data_dir, progress=False) for s in range(3)
+        evaluate(Settings(seller=seller, seed=s, **settings), tmp_path / str(s), real_data_dir, progress=False)
+        for s in range(3)
     ]
-    for column in COLUMNS:
+    for column in columns:
         parts = [run[column] for run in runs]
         n = sum(part.n for part in parts)
         assert n == int(committed[f"{column}_n"])

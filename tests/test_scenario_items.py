@@ -9,9 +9,14 @@ import pytest
 
 from item_markets import cluster
 from negolab.catalog import Listing, Product
-from negolab.clusters import Cluster
+from negolab.clusters import Cluster, load_clusters
 from negolab.errors import NegolabError
+from negolab.metrics import summarise
+from negolab.money import MAX_CENTS
+from negolab.policies.registry import make_buyers, make_seller
+from negolab.rollout import play
 from negolab.scenario import (
+    BILATERAL,
     IN_DISTRIBUTION,
     MULTI_PRODUCT,
     MULTI_PRODUCT_OOD,
@@ -396,3 +401,21 @@ def test_nothing_is_free_however_cheap_the_products():
     ):
         assert min(map(min, scenario.valuations)) >= 1
         assert all(min(row) >= 1 for row in scenario.openings or () if row is not None)
+
+
+def test_nothing_is_worth_more_than_a_reply_can_name():
+    """Valuations go up to 1.15 of a list price that may itself be the largest amount: the seller who knows them asks
+    for them, and the metrics match by them."""
+    dearest = [Product(Listing(f"dear_{at}", "Dear", "", "dear", MAX_CENTS - at), MAX_CENTS // 2) for at in range(3)]
+    dear = Cluster("dear", "dear", "dear", tuple(dearest))
+    markets = [*drawn_many(MULTI_PRODUCT, 40, dear), *drawn_many(regime("multi_product", n_items=1), 40, dearest[0])]
+    worths = [worth for market in markets for row in market.valuations for worth in row]
+    assert max(worths) == MAX_CENTS and worths.count(MAX_CENTS) > 20
+    schedule = Schedule(MULTI_PRODUCT, [dear], seed=0, per_product=40)
+    found = summarise(play(schedule, make_seller("oracle", schedule), make_buyers(["iter-60"], "tags")))
+    assert found["violation_rate"].mean == 0.0 < (found["surplus_ratio"].mean or 0.0)
+
+
+def test_a_game_of_two_is_not_drawn_from_clusters():
+    with pytest.raises(NegolabError, match="the bilateral game is about one product, not about clusters"):
+        Schedule(BILATERAL, load_clusters("sample").clusters[:2], seed=0)

@@ -14,6 +14,7 @@ from negolab.episodes import replay
 from negolab.errors import NegolabError
 from negolab.games import game_of
 from negolab.metrics import ITEM_METRICS, paired
+from negolab.money import MAX_CENTS
 from negolab.parser import parse_item_buyer, parse_item_seller
 from negolab.policies.base import Reply
 from negolab.policies.registry import BUYERS, ITEM_SELLERS, SELLERS, is_scripted, make_buyers, make_seller
@@ -104,6 +105,7 @@ def test_invented_markets_at_the_edge_of_money():
     """Prices of cents and of a million dollars, costs next to the list price, valuations far from it."""
     rng, played = random.Random(5), 0
     prices = [(2, 1), (3, 2), (101, 100), (1999, 1), (100_000_000, 99_999_999), (99_999_900, 7)]
+    prices += [(150, 0), (MAX_CENTS, MAX_CENTS - 1), (MAX_CENTS, 0)]
     products = [Product(Listing(f"odd_{i}", "odd", "", "odd", p), cost) for i, (p, cost) in enumerate(prices)]
     odd = Cluster("odd", "odd", "odd", tuple(products))
     for seller in ITEM_SELLERS:

@@ -236,8 +236,8 @@ def test_a_manifest_that_cannot_be_trusted_stops_everybody(reference, run, capsy
         (b"", "cannot be read"),
         (b"{", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
-        (b"[]", "is not a manifest of format 1"),
-        (orjson.dumps({**good, "format": 2}), "is not a manifest of format 1"),
+        (b"[]", "is not a manifest of format 2"),
+        (orjson.dumps({**good, "format": 3}), "is not a manifest of format 2"),
         (orjson.dumps({**good, "episodes": 11}), "was changed after it was written"),
         (orjson.dumps({**good, "extra": 1}), "was changed after it was written"),
         (orjson.dumps(seal({**good, "episodes": True})), "was changed after it was written"),
@@ -403,3 +403,11 @@ def test_the_code_hash_covers_whatever_decides_an_episode_or_a_number():
     covered = {name.removesuffix(".py") for name in store._DECIDING}
     assert rooms - covered <= {"errors", "paths"}  # a message and a folder decide nothing
     assert "rollout" in rooms and "commands" not in covered
+
+
+def test_a_run_of_an_earlier_format_is_named_as_such(tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "manifest.json").write_bytes(orjson.dumps({"format": 1, "episodes": 2}))
+    with pytest.raises(NegolabError, match=r"earlier negolab \(format 1, now 2\); evaluate it anew"):
+        Run(folder)

@@ -346,6 +346,17 @@ def test_an_evaluation_of_training_verifies_as_any_run(whole, capsys):
     assert "2 of 2 episodes replay" in capsys.readouterr().out
 
 
+def test_a_run_is_shown_with_its_evaluations_and_without_a_notebook_that_cannot_draw_it(whole, capsys):
+    assert main(["show", str(whole)]) == 2
+    told = capsys.readouterr().err
+    assert str(whole / "evals" / "step-000002" / "multi_product") in told
+    assert told.endswith(f"Its curves are in {whole / 'metrics.csv'}\n") and "notebooks run" not in told
+    from negolab.notebook.training_runs import ParameterError, begin_training
+
+    with pytest.raises(ParameterError, match="none of the 1 runs trains the seller; give others"):
+        begin_training("02_training_dynamics", "seller", runs=str(whole))
+
+
 def test_a_run_that_was_cut_off_goes_on_to_equal_numbers(whole, base, tmp_path, monkeypatch):
     from negolab.trainer import checkpoints, loop
 

@@ -63,10 +63,15 @@ def run(args: argparse.Namespace) -> int:
             note(f"note: {line}")
         print(f"{_name(other)} ({other.folder}) minus {_name(base)} ({base.folder}): {common} common markets")
         print(columns([_HEAD, *(_row(name, estimate) for name, estimate in found.items())]))
-        print("pairs of a deal-only metric: markets in which both closed; interval: 1.96 times the larger error\n")
+        print(f"{_PAIRS[base.game[1]]}; interval: 1.96 times the larger error\n")
     return 0
 
 
+_PAIRS = {
+    "lines": "pairs of a deal-only metric: markets in which both closed",
+    # In metrics.csv these are pooled over items, pairs or sales, so their difference there is another number.
+    "tags": "pairs: markets in which both have the metric, and of its items, pairs or sales each has the mean",
+}
 _HEAD = ["metric", "difference", "se", "se_clustered", "95% interval", "pairs"]
 
 

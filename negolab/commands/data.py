@@ -110,7 +110,8 @@ def run_clusters(args: argparse.Namespace) -> int:
         print("\n".join(_shown_cluster(cluster, catalog)))
     elif args.list:
         for cluster in clusters:
-            print(f"{cluster.name}: {len(cluster.products)} products, {cluster.kind} ({cluster.category})")
+            kind = _on_one_line(cluster.kind)
+            print(f"{cluster.name}: {len(cluster.products)} products, {kind} ({cluster.category})")
     else:
         parts = {name: part for part, names in catalog.splits.items() for name in names}
         print("\n".join([f"clusters of: {catalog.name}", *cluster_lines(clusters, parts, catalog.brands)]))
@@ -175,15 +176,23 @@ def _shown_cluster(cluster: Cluster, catalog: ClusterCatalog) -> list[str]:
     lines = [
         f"cluster: {cluster.name}",
         f"category: {cluster.category}",
-        f"kind: {cluster.kind}",
+        f"kind: {_on_one_line(cluster.kind)}",
         f"split: {', '.join(parts) or 'none'}",
         f"dearest / cheapest list price: {list_spread(cluster):.2f}",
     ]
     for product, brand in zip(cluster.products, brands_in(cluster, catalog.brands), strict=True):
         listing = product.listing
         prices = f"list {dollars(listing.list_cents)}, cost {dollars(product.cost_cents)}"
-        lines += [f"{listing.codename}: {prices}{f', {brand}' if brand else ''}", f"  {listing.title}"]
+        named = f", {_on_one_line(brand)}" if brand else ""
+        lines += [f"{listing.codename}: {prices}{named}", f"  {_on_one_line(listing.title)}"]
     return lines
+
+
+def _on_one_line(text: str) -> str:
+    """A text of the source's own, which may hold anything, as it can be shown in a line."""
+    from negolab.transcripts import printable
+
+    return printable(" ".join(text.split()))
 
 
 def summarise(catalog: Catalog) -> dict[str, Any]:

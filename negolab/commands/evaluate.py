@@ -66,7 +66,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--list-options", action=_ListOptions, help="print the options of language models and leave")
     add_players(parser, required=False)
     group = parser.add_argument_group("panel", "in place of --seller; the other options go over the file's")
-    group.add_argument("--panel", metavar="FILE", help="a YAML file, or a packaged panel by name: table4, example")
+    group.add_argument(
+        "--panel",
+        metavar="FILE",
+        help="a YAML file, or a packaged panel by name: table4, multi_product, example, example_items, ...",
+    )
     group.add_argument("--only", action="append", default=[], metavar="NAME,...", help="only these entries")
     add_data(parser)
     add_market(parser)

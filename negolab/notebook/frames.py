@@ -20,9 +20,9 @@ from negolab.costs import account_of, total
 from negolab.environment.base import SELLER
 from negolab.episodes import Episode
 from negolab.errors import NegolabError
-from negolab.metrics import METRICS, VIOLATIONS, Summary, buyer_types, closing_ranks, first_offer_match, paired
+from negolab.metrics import METRICS, VIOLATIONS, Metric, Summary, buyer_types, closing_ranks, first_offer_match, paired
 from negolab.papers import multi_buyer as paper
-from negolab.policies.registry import SELLERS
+from negolab.policies.registry import is_scripted
 from negolab.policies.spec import ModelSpec
 from negolab.statistics import Estimate
 from negolab.store import Run
@@ -179,11 +179,11 @@ def shared_texts(catalog: Catalog) -> list[list[Product]]:
 # -- results by seller ----------------------------------------------------------------------------------------------
 
 
-def metrics(panel: Panel) -> pd.DataFrame:
-    """``seller, metric, mean, se, se_clustered, n``: what ``side_by_side`` reads."""
+def metrics(panel: Panel, chosen: Mapping[str, Metric] = METRICS) -> pd.DataFrame:
+    """``seller, metric, mean, se, se_clustered, n``: what ``side_by_side`` reads; ``chosen``: the game's metrics."""
     rows = []
     for seller, runs in panel.items():
-        summary = Summary(METRICS)
+        summary = Summary(chosen)
         for episode in episodes(runs):
             summary.add(episode)
         rows += [{"seller": seller, "metric": name, **e._asdict()} for name, e in summary.estimates().items()]
@@ -196,10 +196,11 @@ def sources(panel: Panel) -> dict[str, str]:
 
 
 def _source(runs: Sequence[Run]) -> str:
-    played = runs[0].manifest["players"]["seller"]
+    played, market = runs[0].manifest["players"]["seller"], runs[0].manifest["settings"]["regime"]
     if "engine" in played:
         return paper.OURS_MODEL
-    return paper.OURS if played["name"] in SELLERS else paper.OURS_OWN
+    scripted = is_scripted("seller", played["name"], "market", market.get("protocol", "lines"))
+    return paper.OURS if scripted else paper.OURS_OWN
 
 
 def both_errors(found: pd.DataFrame, names: Sequence[str] = paper.TABLE_METRICS) -> pd.DataFrame:
@@ -209,12 +210,12 @@ def both_errors(found: pd.DataFrame, names: Sequence[str] = paper.TABLE_METRICS)
     return frame.reset_index(drop=True)
 
 
-def violations(panel: Panel) -> pd.DataFrame:
+def violations(panel: Panel, kinds: Sequence[str] = VIOLATIONS) -> pd.DataFrame:
     """How many episodes each seller ended by breaking a rule, by kind, and the share of all its episodes; ``aborted``
-    ones, in which a seat could not speak, are not among them."""
+    ones, in which a seat could not speak, are not among them. ``kinds``: those that the game knows."""
     rows = []
     for seller, runs in panel.items():
-        counts, n, aborted = dict.fromkeys(VIOLATIONS, 0), 0, 0
+        counts, n, aborted = dict.fromkeys(kinds, 0), 0, 0
         for episode in episodes(runs):
             n += 1
             aborted += episode.outcome.kind == "aborted"
@@ -255,20 +256,23 @@ def usage(panel: Panel, models: Mapping[str, ModelSpec]) -> pd.DataFrame:
     return numeric(rows)
 
 
-def differences(panel: Panel, baseline: str, names: Sequence[str] = paper.TABLE_METRICS) -> pd.DataFrame:
+def differences(
+    panel: Panel, baseline: str, names: Sequence[str] = paper.TABLE_METRICS, known: Mapping[str, Metric] = METRICS
+) -> pd.DataFrame:
     """Every other seller minus the baseline, in pairs on the same markets, with an approximate 95 % interval (1.96
-    times the larger of the two errors). Raises ``NegolabError`` when the baseline was not played."""
+    times the larger of the two errors); ``known``: the game's metrics. Raises ``NegolabError`` when the baseline was
+    not played."""
     if baseline not in panel:
         raise NegolabError(f"the baseline {baseline!r} is not among the sellers played: {', '.join(panel)}")
-    chosen, rows = {name: METRICS[name] for name in names}, []
+    chosen, rows = {name: known[name] for name in names}, []
     for seller, runs in panel.items():
         if seller == baseline:
             continue
         found, _ = paired(episodes(panel[baseline]), episodes(runs), chosen)
         for name, e in found.items():
             error = max((x for x in (e.se, e.se_clustered) if x is not None), default=None)
-            known = e.mean is not None and error is not None
-            low, high = (e.mean - _Z95 * error, e.mean + _Z95 * error) if known else (None, None)  # type: ignore[operator]
+            both = e.mean is not None and error is not None
+            low, high = (e.mean - _Z95 * error, e.mean + _Z95 * error) if both else (None, None)  # type: ignore[operator]
             row = {"seller": seller, "minus": baseline, "metric": name, "difference": e.mean, "se": e.se}
             rows.append(row | {"se_clustered": e.se_clustered, "low": low, "high": high, "pairs": e.n})
     columns = ["seller", "minus", "metric", "difference", "se", "se_clustered", "low", "high", "pairs"]

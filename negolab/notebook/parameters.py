@@ -66,13 +66,21 @@ PARAMETERS: Mapping[str, Whole | Text] = {
     "products": Whole(0, 1_000_000),
     "seed": Whole(0, MAX_SEED),
     "seeds": Whole(1, 1000),
+    "cluster_split": Text("'train', 'test', 'train+test', 'held_out', 'all' or a JSON file with names of clusters"),
+    "per_cluster": Whole(1, 1_000_000),
+    "clusters": Whole(0, 1_000_000),
+    "model_clusters": Whole(0, 1_000_000),
+    "item_panel": Text("a panel file of sellers of several items", "empty: no language models"),
     "runs": Text(f"training runs' folders separated by commas, or {COMMITTED!r}", "empty: a smoke run is made"),
     "episode": Whole(0, 1_000_000),
     "out": Text("a folder", "empty: a new one below runs/"),
 }
 """Every parameter that a notebook may have. ``products = 0`` means all of the split; language models of ``panel`` play
 the first ``model_products`` of them under the first seed (0: all of them), those of ``pocket`` what the others do;
-``seeds`` are counted from ``seed``. ``episode`` is the number of the held-out market whose transcripts are read."""
+``seeds`` are counted from ``seed``. ``episode`` is the number of the held-out market whose transcripts are read.
+Notebooks on several items, whose markets are drawn from clusters of products, have ``cluster_split``, ``per_cluster``,
+``clusters``, ``model_clusters`` and ``item_panel`` where the others have ``split``, ``per_product``, ``products``,
+``model_products`` and ``panel``."""
 
 
 def check(values: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from negolab.catalog import AUTO, SAMPLE, find_data
+from negolab.clusters import FILE_TYPES
 from negolab.errors import NegolabError
 from negolab.notebook.parameters import COMMITTED, PARAMETERS, check
 from negolab.paths import notebooks_dir
@@ -236,7 +237,7 @@ def settle_paths(given: Mapping[str, Parameters]) -> None:
             find_data(AUTO)
         elif data != SAMPLE:
             mine["data"] = str(Path(data).expanduser().absolute())
-            if not Path(mine["data"]).is_dir():
+            if not Path(mine["data"]).is_dir() and not _own_clusters(Path(mine["data"])):
                 raise NegolabError(f"parameter data is {data!r}, which is no folder; allowed: {SAMPLE!r}, {AUTO!r} too")
         if mine.get("runs", "").strip() not in ("", COMMITTED):
             named = [Path(part.strip()).expanduser().absolute() for part in mine["runs"].split(",") if part.strip()]
@@ -244,8 +245,14 @@ def settle_paths(given: Mapping[str, Parameters]) -> None:
                 if not folder.is_dir():
                     raise NegolabError(f"parameter runs: {folder} is no folder; allowed: {COMMITTED!r}, or nothing")
             mine["runs"] = ",".join(map(str, named))
-        if str(mine.get("split", "")).endswith(".json"):
-            mine["split"] = str(Path(mine["split"]).expanduser().absolute())
+        for split in ("split", "cluster_split"):
+            if str(mine.get(split, "")).endswith(".json"):
+                mine[split] = str(Path(mine[split]).expanduser().absolute())
+
+
+def _own_clusters(path: Path) -> bool:
+    """Whether this may be a user's own file of clusters, which notebooks on several items can read."""
+    return path.suffix.lower() in FILE_TYPES and path.is_file()
 
 
 def identity(given: Mapping[str, Parameters]) -> str:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from negolab.catalog import SAMPLE, Catalog, load_catalog
+from negolab.catalog import SAMPLE, Catalog
+from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
 from negolab.evaluate import Settings, evaluate, plan
 from negolab.notebook.frames import Panel, Table
 from negolab.notebook.parameters import ParameterError, check
 from negolab.panel import load_panel
-from negolab.papers.multi_buyer import ARXIV
+from negolab.papers import multi_buyer, multi_item
 from negolab.paths import notebooks_dir
-from negolab.policies.registry import SELLERS
+from negolab.plan import catalog_for
+from negolab.policies.registry import ITEM_SELLERS, SELLERS, is_scripted
 from negolab.policies.spec import ModelSpec, key_values, spec_of
-from negolab.scenario import MAX_SEED, regime
+from negolab.scenario import IN_DISTRIBUTION, MAX_SEED, Regime, regime
 from negolab.store import Run, code_sha256
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ class Study:
 
     name: str
     """The notebook's name, without its suffix."""
-    catalog: Catalog
+    catalog: Catalog | ClusterCatalog
     split: str
     per_product: int
     products: int | None
-    """Play only the split's first so many products; None: all."""
+    """Play only the split's first so many products, or clusters of them; None: all."""
     seeds: tuple[int, ...]
     sellers: tuple[str, ...]
     baseline: str
@@ -59,16 +60,40 @@ class Study:
     """Language models small enough to play all that the others play."""
     buyers: Mapping[str, ModelSpec] = field(default_factory=dict)
     """Language models that can buy, by buyer type."""
+    regime: Regime = IN_DISTRIBUTION
+    """The first regime that is played: with several items markets are drawn from clusters, and speak in tags."""
+    more_splits: tuple[str, ...] = ()
+    """Splits that some of its regimes are played on instead of ``split``."""
 
     @property
     def data(self) -> str:
         """Which products these are, for captions and tables."""
-        return data_name(self.catalog.name)
+        return data_name(self.catalog.name, isinstance(self.catalog, ClusterCatalog))
+
+    @property
+    def arxiv(self) -> str:
+        """The paper that the study is about."""
+        return (multi_item if self.regime.protocol == "tags" else multi_buyer).ARXIV
+
+    @property
+    def what(self) -> str:
+        """What markets are drawn from and errors are clustered by: products, or clusters of them."""
+        return "clusters" if isinstance(self.catalog, ClusterCatalog) else "products"
 
     @property
     def markets(self) -> str:
         """How many markets one seller plays, in words, and how many those few that play less."""
-        return self.most_markets + (f"; {self.few_markets}" if self.few_markets else "")
+        seen = self.what == "clusters" and ("train" in self.split.split("+") or self.split == "all")
+        why = "train split played too, since scripted players' rules are tuned by hand, not trained"
+        parts = [self.most_markets, self.few_markets, why if seen else ""]
+        return "; ".join(part for part in parts if part)
+
+    @property
+    def held_out(self) -> str:
+        """The held-out category of clusters, which stands for the paper's; empty where there is none."""
+        if not isinstance(self.catalog, ClusterCatalog) or "held_out" not in self.catalog.splits:
+            return ""
+        return ", ".join(dict.fromkeys(cluster.category for cluster in self.catalog.split("held_out")))
 
     @property
     def few_markets(self) -> str:
@@ -76,16 +101,17 @@ class Study:
         few = [name for name in self.models if name not in self.small]
         chosen = len(self.catalog.split(self.split)[: self.products])
         first = min(chosen, self.model_products or chosen)
-        return f"{', '.join(few)}: first {first} products, seed {self.seeds[0]}" if few else ""
+        return f"{', '.join(few)}: first {first} {self.what}, seed {self.seeds[0]}" if few else ""
 
     @property
     def most_markets(self) -> str:
         """How many markets all other sellers play."""
-        chosen = len(self.catalog.split(self.split)[: self.products])
         first = "" if self.products is None else "first "
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         each = "1 episode" if self.per_product == 1 else f"{self.per_product} episodes"
-        return f"{self.split} split, {first}{chosen} products, {each} each, {seeds}"
+        chosen = {split: len(self.catalog.split(split)[: self.products]) for split in (self.split, *self.more_splits)}
+        parts = [f"{split} split, {first}{n} {self.what}" for split, n in chosen.items()]
+        return f"{'; '.join(parts)}, {each} each, {seeds}"
 
     def __repr__(self) -> str:  # a notebook keeps it beside the Markdown: not the whole catalogue
         return f"Study({self.name!r}: {self.data}; {self.markets})"
@@ -103,20 +129,24 @@ class Study:
 
     def kind(self, seller: str) -> str:
         """What a seller is: scripted, or a language model."""
-        return "language model" if seller in self.models else "scripted" if seller in SELLERS else "own"
+        return "language model" if seller in self.models else "scripted" if self._scripted(seller) else "own"
 
-    def play(self, regime_name: str, sellers: Sequence[str] | None = None, modelled: bool = False) -> Panel:
+    def _scripted(self, seller: str) -> bool:
+        return is_scripted("seller", seller, self.regime.game, self.regime.protocol)
+
+    def play(
+        self, regime_name: str, sellers: Sequence[str] | None = None, modelled: bool = False, split: str = ""
+    ) -> Panel:
         """Play ``sellers`` (default: the study's) on the study's markets under every seed, or take up what is already
-        there; ``modelled``: against the study's language models as buyers. Raises ``NegolabError`` when a run folder
-        belongs to another run."""
+        there; ``modelled``: against the study's language models as buyers; ``split``: on this one instead of the
+        study's. Raises ``NegolabError`` when a run folder belongs to another run."""
         panel: Panel = {}
-        against = "-modelled" if modelled else ""
+        against = ("-modelled" if modelled else "") + (f"-{_plain(split)}" if split else "")
         for seller in self.sellers if sellers is None else sellers:
             panel[seller] = []
             for seed in self.seeds[:1] if self._large(seller) else self.seeds:
-                name = re.sub(r"[^A-Za-z0-9._-]", "_", seller)
-                folder = self.out / "evaluations" / f"{regime_name}{against}-{name}-seed{seed}"
-                settings = self.settings(seller, regime_name, seed, modelled)
+                folder = self.out / "evaluations" / f"{regime_name}{against}-{_plain(seller)}-seed{seed}"
+                settings = self.settings(seller, regime_name, seed, modelled, split)
                 evaluate(settings, folder, self.catalog, progress=False)
                 panel[seller].append(Run(folder))
         return panel
@@ -124,14 +154,14 @@ class Study:
     def _large(self, seller: str) -> bool:
         return seller in self.models and seller not in self.small
 
-    def settings(self, seller: str, regime_name: str, seed: int, modelled: bool = False) -> Settings:
+    def settings(self, seller: str, regime_name: str, seed: int, modelled: bool = False, split: str = "") -> Settings:
         """One evaluation of this study."""
         few = self.model_products if self._large(seller) else None
         types = regime(regime_name).buyer_types
         return Settings(
             self.models.get(seller, seller),
             regime_name,
-            split=self.split,
+            split=split or self.split,
             per_product=self.per_product,
             products=min((n for n in (self.products, few) if n is not None), default=None),
             seed=seed,
@@ -141,19 +171,20 @@ class Study:
     def title(self, text: str, models: bool = True) -> str:
         """A figure's title that says which data it was drawn from; ``models``: language models are in it."""
         few = self.few_markets if models else ""
-        return f"{text}\nours: {self.data}; {self.most_markets}" + (f"\n{few}" if few else "")
+        apart = "\n" if self.what == "clusters" else " "  # what is drawn from clusters takes more words
+        return f"{text}\nours: {self.data};{apart}{self.most_markets}" + (f"\n{few}" if few else "")
 
     def table(self, frame: Any, caption: str, markdown: str = "") -> Table:
         """A table of results with its caption and data; ``markdown`` replaces the plain rendering of ``frame``."""
-        return Table(frame, f"{caption} Our rows: {self.data}; {self.markets}.", self.data, markdown)
+        return Table(frame, f"{caption} Our rows: {self.data}; {self.markets}.", self.data, markdown, self.arxiv)
 
     def catalogue_table(self, frame: Any, caption: str) -> Table:
         """A table about the products themselves."""
-        return Table(frame, f"{caption} Data: {self.data}.", self.data)
+        return Table(frame, f"{caption} Data: {self.data}.", self.data, arxiv=self.arxiv)
 
     def published_table(self, frame: Any, caption: str) -> Table:
         """A table that holds nothing measured on the study's products."""
-        return Table(frame, caption, f"arXiv {ARXIV}")
+        return Table(frame, caption, f"arXiv {self.arxiv}", arxiv=self.arxiv)
 
     def write(
         self,
@@ -165,10 +196,17 @@ class Study:
         write_results(self.out, tables, figures, transcripts)
 
 
-def data_name(catalog: str) -> str:
-    """Which products a catalogue's are, for captions and tables; ``catalog`` is its name."""
+def data_name(catalog: str, clusters: bool = False) -> str:
+    """Which products a catalogue's are, for captions and tables; ``catalog`` is its name, ``clusters``: of clusters."""
     known = {SAMPLE: "bundled synthetic sample (invented products)", "amazon_history_price": "AmazonHistoryPrice"}
-    return known.get(catalog, f"catalogue {catalog!r}")
+    if clusters:
+        known |= {SAMPLE: "bundled synthetic sample (invented clusters of products)"}
+        known |= {"amazon_history_price": "AmazonHistoryPrice (clusters built here from its products)"}
+    return known.get(catalog, f"{'clusters' if clusters else 'catalogue'} {catalog!r}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
 def write_results(
@@ -204,17 +242,25 @@ def _text(out: Path, name: str, text: str) -> Path:
     return path
 
 
-def begin(name: str, **parameters: Any) -> Study:
+def begin(
+    name: str, market: str = IN_DISTRIBUTION.name, more: Sequence[tuple[str, str]] = (), **parameters: Any
+) -> Study:
     """Check a notebook's parameters and open its study.
 
     A notebook passes those of ``PARAMETERS`` that it offers; the others have the defaults below. ``weak`` and
-    ``strong`` name two sellers in place of ``sellers``. Raises ``ParameterError``, in one line, before anything is
-    played.
+    ``strong`` name two sellers in place of ``sellers``. ``market`` is the first regime that it plays; ``more`` names
+    further ones, each with the split that it is played on ("": the study's), so that what they lack is said at once.
+    Markets of several items take ``clusters``, ``cluster_split`` and so on for ``products`` and ``split``.
+    Raises ``ParameterError``, in one line, before anything is played.
     """
     check(parameters)
     given = {**_DEFAULTS, **parameters}
+    played = regime(market)
+    tags = played.protocol == "tags"
+    given |= {mine: given[theirs] for mine, theirs in _OF_CLUSTERS.items()} if tags else {}
     pair = [given[part] for part in ("weak", "strong") if given[part]]
-    sellers = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip()) or SELLERS
+    named = tuple(pair) or tuple(part.strip() for part in given["sellers"].split(",") if part.strip())
+    sellers = named or (ITEM_SELLERS if tags else SELLERS)
     small, buyers = _small(given)
     models = {**_models(given), **small}
     sellers = (*sellers, *models)
@@ -225,10 +271,11 @@ def begin(name: str, **parameters: Any) -> Study:
         raise ParameterError(f"parameter seeds: the last seed would be {seeds[-1]}; allowed: up to {MAX_SEED}")
     products = given["products"] or None
     try:
-        catalog = load_catalog(given["data"])
+        catalog = catalog_for(played, given["data"])
         for seller in sellers:
-            who = models.get(seller, seller)
-            plan(Settings(who, split=given["split"], products=products, seed=seeds[-1]), catalog)
+            for other, split in ((market, ""), *more):
+                settings = Settings(models.get(seller, seller), other, split=split or given["split"])
+                plan(replace(settings, products=products, seed=seeds[-1]), catalog)
     except NegolabError as error:
         raise ParameterError(str(error)) from None
     baseline = given["baseline"] or sellers[0]
@@ -242,6 +289,8 @@ def begin(name: str, **parameters: Any) -> Study:
     decides = chosen | {"models": [spec.deciding() | {"model": spec.label} for spec in models.values()], "few": few}
     decides |= {"buyers": {kind: spec.deciding() | {"model": spec.label} for kind, spec in buyers.items()}}
     out = output_folder(given["out"], name, [decides, catalog.data_sha256, code_sha256()])
+    splits = tuple(dict.fromkeys(split for _, split in more if split not in ("", given["split"])))
+    chosen |= {"regime": played, "more_splits": splits}
     return Study(catalog=catalog, out=out, models=models, model_products=few, buyers=buyers, **chosen)
 
 
@@ -287,7 +336,21 @@ _DEFAULTS: Mapping[str, Any] = {
     "seed": 0,
     "seeds": 1,
     "out": "",
+    "cluster_split": "test",
+    "per_cluster": 1,
+    "clusters": 0,
+    "model_clusters": 0,
+    "item_panel": "",
 }
+_OF_CLUSTERS: Mapping[str, str] = {
+    "split": "cluster_split",
+    "per_product": "per_cluster",
+    "products": "clusters",
+    "model_products": "model_clusters",
+    "panel": "item_panel",
+}
+"""What decides a study of products by what decides one of clusters: names of their own, since one profile serves all
+notebooks and few products make fewer clusters still."""
 
 
 def runs_dir() -> Path:
@@ -321,42 +384,3 @@ def output_folder(out: str, name: str, decides: Any) -> Path:
         hint = f"set the parameter out, or ${RUNS_VARIABLE}"
         raise ParameterError(f"cannot write to the folder {folder}: {error.strerror}; {hint}") from None
     return folder
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A drawn figure as a cell's last value."""
-
-    png: bytes
-    size: tuple[int, int]
-    """Width and height on screen, in CSS pixels."""
-
-    def __repr__(self) -> str:  # a notebook keeps it beside the picture: not the bytes once more
-        return f"Picture({self.size[0]} x {self.size[1]})"
-
-    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        return self.png, {"width": self.size[0], "height": self.size[1]}
-
-
-def show(figure: Figure) -> Picture:
-    """Show a figure in a notebook just as its file will look; nothing is kept on disk."""
-    from negolab import plots
-
-    with tempfile.TemporaryDirectory() as folder:
-        saved = plots.save(figure, folder, "figure", formats=("png",))
-        return Picture(saved.paths[0].read_bytes(), saved.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A self-contained HTML page as a cell's last value, in a frame of its own so that its styles stay its own."""
-
-    source: str
-    height: int = 640
-
-    def __repr__(self) -> str:
-        return f"Page({len(self.source):,} characters)"
-
-    def _repr_html_(self) -> str:
-        style = f"width:100%;height:{self.height}px;border:1px solid #ccc"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(self.source)}"></iframe>'

@@ -63,8 +63,9 @@ class TrainingRun:
 
     @property
     def task(self) -> str:
-        """``seller`` or ``buyer``."""
-        return str(self.manifest["task"]["name"])
+        """``seller`` or ``buyer``, or a seller of several items: its metrics are others, and no notebook draws them."""
+        name = str(self.manifest["task"]["name"])
+        return f"{name} of several items" if "train_clusters" in self.manifest["task"] else name
 
     @property
     def regimes(self) -> list[str]:

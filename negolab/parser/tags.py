@@ -236,9 +236,8 @@ def _action(part: str, offer: str, body: str, *, strict: bool = False) -> tuple[
     for place, written in enumerate(menu.split(";"), 1):
         read = _OFFER.fullmatch(written.removeprefix(" "))
         if read is None:
-            return Violation(
-                "format", f"offer {place} of [{verb}] must be '$M (1x Item_j)', not {quote(written.strip())}", body
-            )
+            found_here = quote(written.removeprefix(" "))  # not stripped: a blank too many is what may be wrong
+            return Violation("format", f"offer {place} of [{verb}] must be '$M (1x Item_j)', not {found_here}", body)
         whole, part_cents, quantity, item = read.groups()
         if quantity != "1x" and strict:
             return Violation("format", f"offer {place} of [{verb}]: the quantity is written '1x'", body)

@@ -1,4 +1,5 @@
-"""Figures in one style: the analogues of figures 3 to 11 of arXiv 2607.05863, and charts of its tables.
+"""Figures in one style: the analogues of figures 3 to 11 of arXiv 2607.05863, charts of its tables, and in ``items``
+those of markets of several items (arXiv 2609.33289).
 
 Every function takes plain frames or lists, returns a ``Figure`` that pyplot does not know, and draws a "no data" note
 where there is nothing to draw. Nothing here shows a window or chooses a backend; ``save`` writes the files. Series are
@@ -6,6 +7,7 @@ told apart by hatch, line or marker as well as by colour (Okabe and Ito's palett
 and a caption says which numbers are the paper's and which are ours. Error bars are one standard error.
 """
 
+from negolab.plots.items import cluster_prices, item_benchmark, matchings, suites, valuation_scatter
 from negolab.plots.market import catalog_distribution, episode_path, first_offers
 from negolab.plots.results import benchmark_bars, closing_ranks, skill_radar
 from negolab.plots.style import SavedFigure, save
@@ -18,10 +20,15 @@ __all__ = [
     "benchmark_bars",
     "catalog_distribution",
     "closing_ranks",
+    "cluster_prices",
     "episode_path",
     "first_offers",
+    "item_benchmark",
+    "matchings",
     "save",
     "skill_radar",
+    "suites",
     "training_curve",
     "training_overview",
+    "valuation_scatter",
 ]

@@ -117,14 +117,17 @@ def _radar_frame(ax: Any, first: np.ndarray) -> None:
 
 @mpl.rc_context(STYLE)
 def closing_ranks(
-    frame: pd.DataFrame, highlight: str | None = None, title: str = "Deals by the buyer's budget rank"
+    frame: pd.DataFrame,
+    highlight: str | None = None,
+    title: str = "Deals by the buyer's budget rank",
+    of: str = "budget",
 ) -> Figure:
     """With which buyer, by budget rank, each seller closes: shares of its deals (figure 10 of the paper).
 
     ``frame``: ``seller``, ``rank1`` ... ``rankN`` (fractions of the deals, rank 1 the largest budget), optional
     ``source``, ``n`` (deals), and ``derived``, which names the column of a share that nobody stated but that follows
     from the row's others. The ``highlight`` seller stands on top, above a hairline. A share that is NaN is unknown:
-    what the known shares leave is hatched.
+    what the known shares leave is hatched. ``of``: what buyers are ranked by.
     """
     ranks = sorted((c for c in frame.columns if re.fullmatch(r"rank\d+", str(c))), key=lambda c: int(c[4:]))
     fig = Figure(figsize=(8.6, 1.9 + 0.30 * max(len(frame), 3)), layout="constrained")
@@ -146,7 +149,7 @@ def closing_ranks(
     ax.set(xlim=(0, 1), ylim=(len(frame) - 0.45, -0.55), xlabel="share of the seller's deals")
     ax.xaxis.set_major_formatter(PercentFormatter(1.0))
     ax.tick_params(axis="y", length=0)
-    ends = {0: " (largest budget)", len(ranks) - 1: " (smallest)"} if len(ranks) > 1 else {}
+    ends = {0: f" (largest {of})", len(ranks) - 1: " (smallest)"} if len(ranks) > 1 else {}
     # With many buyers the shades speak for themselves: the ends and the middle are named.
     named = range(len(ranks)) if len(ranks) <= 8 else (0, len(ranks) // 2, len(ranks) - 1)
     keys = [Patch(fc=colours[i], label=f"rank {ranks[i][4:]}{ends.get(i, '')}") for i in named]

@@ -141,12 +141,12 @@ def names(frame: pd.DataFrame) -> list[str]:
     return labels
 
 
-def whose(sources: Iterable[str], tables: str) -> str:
+def whose(sources: Iterable[str], tables: str, arxiv: str = ARXIV) -> str:
     """The caption's sentence on where the numbers come from."""
     present = dict.fromkeys(sources)
     parts = ["Some rows: source not stated."] if "" in present else []
     parts += [f'"{s}": this project\'s runs.' for s in present if s and s != PAPER]
-    return " ".join(([f"Paper: arXiv {ARXIV}, {tables}."] if PAPER in present else []) + parts)
+    return " ".join(([f"Paper: arXiv {arxiv}, {tables}."] if PAPER in present else []) + parts)
 
 
 def dollar_ticks(axis: Any, log: bool) -> None:

@@ -7,6 +7,7 @@ hold no ``<`` and announce no deal: the parser's short way reads them all (``par
 from collections.abc import Iterable
 
 from negolab.environment.base import Offer
+from negolab.money import MAX_CENTS
 
 Heads = tuple[str, ...]
 """A seller's reply up to the number of the buyer."""
@@ -63,6 +64,7 @@ def say_buyer(said: Tails, bits: int, offers: list[Offer]) -> str:
 def say_seller(thoughts: Heads, said: Tails, bits: int, buyer: int, offers: list[Offer]) -> str:
     """A seller's reply to ``buyer``; ``bits`` choose among two ``thoughts`` and the four of ``said``."""
     before, after = said[bits >> 62]
+    offers = [(item, 1 if cents < 1 else MAX_CENTS if cents > MAX_CENTS else cents) for item, cents in offers]
     item, cents = offers[0]
     money = f"${cents // 100}{_CENTS[cents % 100]}"
     head = thoughts[bits >> 61 & 1]

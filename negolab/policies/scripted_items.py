@@ -167,7 +167,7 @@ class ItemSatisficerSeller(ItemSeller):
                 tops = _tops(channel)
                 for item, price, cost in stock:
                     least = rules.slip_reach * cost if slips else cost + rules.enough * (price - cost)
-                    if tops.get(item, 0) >= least:
+                    if item in tops and tops[item] >= least:
                         return say_seller(self._TAKE, CLOSES, bits, buyer, [(item, tops[item])])
         if chance < rules.format_rate:
             return f"<Talk>I would sell you Item_{stock[0][0]}.</Talk>\n<Action>[SELL]</Action>"
@@ -242,7 +242,7 @@ class EarlyCloserSeller(ItemSeller):
                 least = 0.0 if left <= 1 or channel.sent + 1 >= cap else rules.enough
                 for item, price, cost in stock:
                     bid = tops.get(item, 0)
-                    if bid >= cost:
+                    if bid and bid >= cost:
                         margin = (bid - cost) / (price - cost)
                         if margin >= least and margin > best:
                             best, taken = margin, (at, item, bid)

@@ -7,10 +7,11 @@ A ``Regime`` says how markets are drawn; ``draw`` makes one ``Scenario`` from (s
 a product, or a cluster of substitutable products from which the items are taken. The seller is no part of it, so one
 seed gives the same markets to every seller, in any order and with any number of workers.
 
-Readings of the papers that are not spelled out there: budgets and openings are rounded half up to whole cents; a
-regulated opening never exceeds its buyer's budget; with more buyers than budget tiers the tiers repeat in order before
-they are permuted. With several items a buyer's tier holds for all of them, items are drawn without replacement and in
-random order, and correlated valuations are those of a Gaussian copula, so that each keeps its uniform distribution.
+Readings of the papers that are not spelled out there: budgets and openings are rounded half up to whole cents, and are
+never below one cent nor above the largest amount that a reply can name; a regulated opening never exceeds its buyer's
+budget; with more buyers than budget tiers the tiers repeat in order before they are permuted. With several items a
+buyer's tier holds for all of them, items are drawn without replacement and in random order, and correlated valuations
+are those of a Gaussian copula, so that each keeps its uniform distribution.
 """
 
 import math
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from negolab.catalog import Product
 from negolab.clusters import Cluster
 from negolab.errors import NegolabError
-from negolab.money import dollars, round_cents
+from negolab.money import MAX_CENTS, dollars, round_cents
 from negolab.scenario.regimes import Regime
 from negolab.seeds import generator
 
@@ -176,7 +177,7 @@ def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -
     tiers, types, budgets = regime.budget_tiers, regime.buyer_types, []
     for place, ratio in zip(order, u, strict=False):
         low, high = tiers[place % len(tiers)]
-        budgets.append(round_cents((low + (high - low) * ratio) * list_cents) or 1)
+        budgets.append(_worth((low + (high - low) * ratio) * list_cents))
     openings: tuple[tuple[int, ...] | None, ...] | None = None
     if regime.first_offer is not None:
         low, high = regime.first_offer
@@ -193,6 +194,11 @@ def draw(regime: Regime, unit: Unit, *, seed: int, rep: int, episode: int = 0) -
     name, game = unit.listing.codename, (regime.game, regime.reject, persona, regime.protocol, None)
     fields = (episode, rep, regime.name, name, (unit,), k, t, tuple(zip(budgets)), openings, buyer_types, keys, *game)
     return tuple.__new__(Scenario, fields)  # a third of the time of the named tuple's own constructor
+
+
+def _worth(cents: float) -> int:
+    """A valuation or budget: an amount that a reply can name, so that somebody who knows it can ask for it."""
+    return min(round_cents(cents), MAX_CENTS) or 1
 
 
 def _no_cluster(regime: Regime, what: str) -> NegolabError:
@@ -221,9 +227,7 @@ def _draw_items(regime: Regime, cluster: Cluster, seed: int, rep: int, episode: 
     openings: list[tuple[int, ...] | None] = []
     for buyer, place in enumerate(order):
         low, high = tiers[place % len(tiers)]
-        worth = tuple(
-            [round_cents((low + (high - low) * r) * cents) or 1 for r, cents in zip(ratios[buyer], lists, strict=True)]
-        )
+        worth = tuple([_worth((low + (high - low) * r) * cents) for r, cents in zip(ratios[buyer], lists, strict=True)])
         valuations.append(worth)
         if regime.first_offer is None or u[2 * n + buyer] >= regime.first_offer_rate:
             openings.append(None)
@@ -347,6 +351,8 @@ class Schedule(Sequence[Scenario]):
         clusters = all(isinstance(unit, Cluster) for unit in units)
         if not clusters and (regime.n_items > 1 or regime.item_correlation or regime.buyer_correlation):
             raise _no_cluster(regime, "these are products")
+        if regime.game != "market" and any(isinstance(unit, Cluster) for unit in units):
+            raise NegolabError(f"regime {regime.name}: the {regime.game} game is about one product, not about clusters")
         for unit in units:
             if isinstance(unit, Cluster) and len(unit.products) < regime.n_items:
                 raise NegolabError(

@@ -86,8 +86,9 @@ def check_no_training(folder: Path) -> None:
     else:
         told += "it holds no evaluation, and so no episodes to look at"
     task = known.get("task")
-    notebook = _CURVES.get(str(task.get("name")) if isinstance(task, dict) else "")
-    if notebook is None:
+    facts = task if isinstance(task, dict) else {}
+    notebook = _CURVES.get(str(facts.get("name")))
+    if notebook is None or "train_clusters" in facts:  # no notebook draws the curves of several items
         raise NegolabError(f"{told}. Its curves are in {folder / METRICS}")
     raise NegolabError(
         f"{told}. Its curves: negolab notebooks run --only {notebook} -p runs {shlex.quote(str(folder))}"
@@ -96,7 +97,7 @@ def check_no_training(folder: Path) -> None:
 
 _LISTED = 6
 _CURVES = {"seller": "02_training_dynamics", "buyer": "08_buyer_training"}
-"""Notebooks by the task whose runs they draw."""
+"""Notebooks by the task whose runs they draw, where they learn from single products."""
 
 
 def read_known(folder: Path) -> dict[str, Any] | None:
