@@ -430,7 +430,7 @@ def test_as_many_deals_as_the_smaller_side_has(n, m, reason):
     assert (env.outcome.kind, env.outcome.reason, len(env.outcome.sales)) == ("deal", reason, min(n, m))
     margins = [price - cost for price, cost in ((1_000 + j, 500) for j in range(1, m + 1))]
     rules = game_of(scenario)
-    assert rules.reward(scenario, env.outcome) == sum(margins[: min(n, m)]) / sum(margins)
+    assert rules.reward(scenario, env.outcome, ()) == sum(margins[: min(n, m)]) / sum(margins)
 
 
 def test_one_item_in_tags_is_the_market_of_lines():

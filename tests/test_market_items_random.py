@@ -152,7 +152,7 @@ def test_other_labels_change_nothing_but_labels(seed, n, m, t, mischief):
     ]
     closer = was.seat and new_buyer[was.seat]
     assert env.outcome == Outcome(was.kind, was.reason, closer, tuple(expected))
-    assert game_of(other).reward(other, env.outcome) == episode.reward
+    assert game_of(other).reward(other, env.outcome, ()) == episode.reward
     turns = [
         t._replace(seat=new_buyer.get(t.seat, SELLER), buyer=t.buyer and new_buyer[t.buyer]) for t in episode.turns
     ]

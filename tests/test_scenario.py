@@ -300,7 +300,7 @@ def test_no_buyer_type(value):
 def test_names_that_do_not_exist():
     with pytest.raises(NegolabError) as found:
         regime("mars")
-    assert str(found.value) == f"unknown regime 'mars'; allowed: {', '.join(REGIMES)}, bilateral"
+    assert str(found.value) == f"unknown regime 'mars'; allowed: {', '.join(REGIMES)}, bilateral, trade"
     assert list(ONE_ITEM) == ["in_distribution", "ood_diverse"]
     with pytest.raises(NegolabError) as found:
         regime("in_distribution", zeal=1, appetite=2)
