@@ -306,8 +306,8 @@ def test_names_that_do_not_exist():
         regime("in_distribution", zeal=1, appetite=2)
     assert str(found.value) == (
         "unknown regime knob 'appetite'; allowed: budget_tiers, buyer_correlation, buyer_types, first_offer, "
-        "first_offer_rate, game, item_correlation, message_budget, n_buyers, n_items, name, per_buyer_cap, personas, "
-        "protocol, reject"
+        "first_offer_rate, gains, game, item_correlation, message_budget, n_buyers, n_items, name, per_buyer_cap, "
+        "personas, protocol, reject, trade_draw"
     )
 
 
