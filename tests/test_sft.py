@@ -418,7 +418,10 @@ def test_a_mixture_of_experts_learns_what_was_said_only(data, tmp_path):
         (["--episodes", "missing"], "missing does not exist; expected a run folder"),
         (["--teacher", "prober", "--set", "betas=3"], "unknown setting 'betas'; allowed: model, revision"),
         (["--teacher", "prober", "--scripted", "4"], "batch is 16, but there are only 4 samples to learn from"),
-        (["--teacher", "prober", "--scripted", "16", "--set", "warmup_steps=9"], "warmup_steps 9 is above the run's 1 step"),
+        (
+            ["--teacher", "prober", "--scripted", "16", "--set", "warmup_steps=9"],
+            "warmup_steps 9 is above the run's 1 step",
+        ),
         (["--teacher", "prober", "--set", "max_length=99999"], "max_length is 99,999; the model's context is 4,096"),
         (
             ["--teacher", "prober", "--set", "max_length=50", "--scripted", "9"],
