@@ -27,8 +27,8 @@ def add_parser(commands: Any) -> None:
         "--regimes",
         type=names,
         metavar="A,B",
-        help="regimes of the scripted games: in_distribution, ood_diverse, bilateral (default with --teacher: the "
-        "first two); weights and knobs by --set regimes.NAME.KEY=VALUE",
+        help="regimes of the scripted games: in_distribution, ood_diverse, bilateral, trade (default with --teacher: "
+        "the first two); weights and knobs by --set regimes.NAME.KEY=VALUE",
     )
     parser.add_argument(
         "--scripted",
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--seats", metavar="WHO", help="whose replies are learnt: learner (default), seller, buyers, buyer-1, ..., all"
     )
-    add_settings(parser, "smoke, laptop, or a YAML file (default: none)")
+    add_settings(parser, "smoke, laptop, trade_8b, trade_14b, or a YAML file (default: none)")
     parser.add_argument("--dry-run", action="store_true", help="check the settings, print the data's statistics, leave")
     add_list(parser, "negolab.trainer.sft_settings:SftSettings")
     parser.set_defaults(run=run)

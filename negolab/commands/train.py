@@ -20,7 +20,11 @@ def add_parser(commands: Any) -> None:
         description="Trains the model that a profile names. Run the same command again to resume: an interrupted run "
         "goes on after its last checkpoint.",
     )
-    add_settings(parser, "smoke, laptop, laptop_buyer, gpu, gpu_buyer, gpu_items, or a YAML file", required=True)
+    add_settings(
+        parser,
+        "smoke, laptop, laptop_buyer, gpu, gpu_buyer, gpu_items, trade_8b, trade_14b, or a YAML file",
+        required=True,
+    )
     group = parser.add_argument_group("dry run")
     group.add_argument("--dry-run", action="store_true", help="check the settings, say what is needed, and leave")
     group.add_argument("--gpu", metavar="KIND", help="estimate for this kind of GPU instead of the one that is here")

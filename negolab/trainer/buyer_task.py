@@ -168,7 +168,7 @@ class BuyerTask(ProductTask):
         """See ``Task``; ``metrics.FOUR_PHASES`` are among them."""
         return BILATERAL_METRICS
 
-    def opponent_name(self) -> str:
+    def opponent_name(self, evaluation: str) -> str:
         """See ``ProductTask``."""
         seller = self._options.seller
         return seller if isinstance(seller, str) else f"{seller.engine}:{seller.label}"

@@ -15,7 +15,7 @@ from negolab.catalog import find_data
 from negolab.clusters import ClusterCatalog
 from negolab.errors import NegolabError
 from negolab.policies.memory import GIB
-from negolab.policies.registry import make_bilateral
+from negolab.policies.registry import make_bilateral, make_trader
 from negolab.policies.spec import VllmSpec
 from negolab.trainer import estimate, gpu
 from negolab.trainer.buyer_task import BuyerOptions
@@ -23,6 +23,7 @@ from negolab.trainer.lengths import CHARACTERS_PER_TOKEN, LEARNER_REPLY, Lengths
 from negolab.trainer.preparation import catalog_of, check_sampler
 from negolab.trainer.progress import counted
 from negolab.trainer.settings import TrainSettings
+from negolab.trainer.trade_task import TradeOptions
 from negolab.trainer.vllm_sampler import ENGINE, learner_spec, sharing
 
 _NO_GPU = (
@@ -48,6 +49,11 @@ def dry_run(settings: TrainSettings, box: gpu.Box | None = None, out: str | Path
         seller = BuyerOptions.from_mapping(settings.task_options).seller
         if isinstance(seller, str):
             make_bilateral("seller", seller)
+    if settings.task == "trade":
+        traders = TradeOptions.from_mapping(settings.task_options)
+        for player in (traders.opponent, *traders.unseen):
+            if isinstance(player, str):
+                make_trader("buyer" if traders.seat == "seller" else "seller", player)
     if settings.groups % box.gpus:
         raise NegolabError(
             f"groups {settings.groups} is no multiple of the {box.gpus} GPUs: each plays whole groups, as many as the "
@@ -101,10 +107,13 @@ def _schedule(settings: TrainSettings) -> list[str]:
 
 
 def _evaluation(settings: TrainSettings) -> int:
-    """Episodes of one evaluation: on the held-out products in each regime, or against each persona."""
+    """Episodes of one evaluation: on the held-out products in each regime, against each persona, or both kinds of the
+    trade game against everybody."""
     held = len(catalog_of(settings).split(settings.eval_split)[: settings.eval_products])
     if settings.task == "buyer":
         games = len(BuyerOptions.from_mapping(settings.task_options).eval_personas)
+    elif settings.task == "trade":
+        games = len(TradeOptions.from_mapping(settings.task_options).evaluated())
     else:
         games = len(settings.regimes)
     return held * settings.eval_per_product * games
@@ -208,9 +217,9 @@ def _check_engine(settings: TrainSettings, config: Mapping[str, Any], spec: Vllm
 def _opponents(settings: TrainSettings) -> list[str]:
     lines = []
     for kind, spec in opponents_of(settings).items():
-        selling = settings.task == "buyer"
-        who = "The seller is" if selling else "Buyers are" if kind == "*" else f"Buyers of type {kind} are"
-        where = "task_options" if selling else "buyers"
+        one = f"The {kind} is" if settings.task == "buyer" else f"{kind.capitalize()} is"
+        who = one if settings.task != "seller" else "Buyers are" if kind == "*" else f"Buyers of type {kind} are"
+        where = "task_options" if settings.task != "seller" else "buyers"
         if sharing(settings, spec) is not None:
             lines.append(f"{who} played by the learner's engine, without its adapter.")
         elif spec.engine == "vllm":

@@ -33,6 +33,17 @@ _GATHERED = 2
 _LOGIT = 8
 """Bytes for each entry of the logits: themselves and their gradient in 16 bits, one copy in 32."""
 
+_QWEN3 = {
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
 FACTS: Mapping[str, Mapping[str, Any]] = {
     # config.json as published with the weights (table 3's model), for machines that have not fetched it yet.
     "Qwen/Qwen3-30B-A3B-Instruct-2507": {
@@ -52,7 +63,16 @@ FACTS: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": 262144,
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
-    }
+    },
+    # Those of 2604.16472's learners.
+    "Qwen/Qwen3-8B": {**_QWEN3, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36},
+    "Qwen/Qwen3-14B": {
+        **_QWEN3,
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 40,
+    },
 }
 
 

@@ -65,7 +65,7 @@ def evaluate(
             owed = processes.from_main(partial(_opened, opened, writer))
             mine = [schedule[number] for number in owed[processes.rank :: processes.world]]
             alone = processes.world == 1
-            played = playing(partial(_play, task.play(mine, learner), writer if alone else None))
+            played = playing(partial(_play, task.evaluate(name, mine, learner), writer if alone else None))
             played = played if alone else processes.gathered(played)
             if not processes.main:
                 continue

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from negolab.catalog import Product
     from negolab.clusters import Cluster
     from negolab.scenario import Regime, Schedule
+    from negolab.trainer.trade_task import TradeOptions
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of English text with prices; the model's tokenizer is not asked."""
@@ -73,16 +74,36 @@ class _Noted:
 
 
 def opponents_of(settings: TrainSettings) -> dict[str, ModelSpec]:
-    """Opponents that are language models: a seller's buyers by type (``*``: all others), a buyer's ``seller``.
+    """Opponents that are language models: a seller's buyers by type (``*``: all others), a buyer's ``seller``, a
+    trader's ``opponent`` and ``unseen``.
 
     Raises ``NegolabError`` for one that is not described so.
     """
-    if settings.task != "buyer":
+    if settings.task == "seller":
         return settings.opponents()
+    if settings.task == "trade":
+        from negolab.trainer.trade_task import label
+
+        chosen = _traders(settings)
+        named = {"opponent": chosen.opponent, **{f"unseen {label(player)}": player for player in chosen.unseen}}
+        return {kind: player for kind, player in named.items() if isinstance(player, ModelSpec)}
     from negolab.trainer.buyer_task import BuyerOptions
 
     seller = BuyerOptions.from_mapping(settings.task_options).seller
     return {"seller": seller} if isinstance(seller, ModelSpec) else {}
+
+
+def learner_of(settings: TrainSettings) -> int:
+    """The learner's seat."""
+    if settings.task == "trade":
+        return SELLER if _traders(settings).seat == "seller" else BUYER
+    return BUYER if settings.task == "buyer" else SELLER
+
+
+def _traders(settings: TrainSettings) -> TradeOptions:
+    from negolab.trainer.trade_task import TradeOptions
+
+    return TradeOptions.from_mapping(settings.task_options)
 
 
 class _Game(NamedTuple):
@@ -95,7 +116,7 @@ class _Game(NamedTuple):
 
 
 def _games(settings: TrainSettings) -> Iterator[_Game]:
-    from negolab.policies.registry import make_bilateral, make_buyers, make_seller
+    from negolab.policies.registry import make_bilateral, make_buyers, make_seller, make_trader
 
     if settings.task == "buyer":
         from negolab.trainer.buyer_task import BuyerOptions
@@ -105,6 +126,16 @@ def _games(settings: TrainSettings) -> Iterator[_Game]:
         yield _Game(
             drawn, 1.0, lambda _: (make_bilateral("seller", "persona"), {kind: make_bilateral("buyer", "patient")})
         )
+        return
+    if settings.task == "trade":
+        for traded in _traders(settings).trained():
+            yield _Game(
+                *traded,
+                lambda s: (
+                    make_trader("seller", "anchor"),
+                    {kind: make_trader("buyer", "anchor") for kind in s.regime.buyer_types},
+                ),
+            )
         return
     for market, weight in settings.weighted_regimes():
         yield _Game(
@@ -161,13 +192,14 @@ def _played(settings: TrainSettings, game: _Game, schedule: Schedule) -> _Spoken
     seller, buyers = game.players(schedule)
     for _ in play(schedule, _Noted(seller, kept), {kind: _Noted(buyer, kept) for kind, buyer in buyers.items()}):
         pass
-    learner, models = (BUYER if settings.task == "buyer" else SELLER), opponents_of(settings)
+    learner, models = learner_of(settings), opponents_of(settings)
+    playing = settings.task == "trade" and "opponent" in models
     prompts, spoken = MarketPrompts(), _Spoken(game.weight / len(schedule))
     for (episode, seat), requests in _by_seat(kept).items():
         tokens = _conversation(prompts.messages(requests[-1]), seat == learner)
         spoken.longest = max(spoken.longest, tokens)
         kind = "seller" if seat == SELLER else schedule[episode].buyer_types[seat - 1]
-        if seat == learner or kind in models or (seat != SELLER and "*" in models):
+        if seat == learner or kind in models or playing or (seat != SELLER and "*" in models):
             spoken.add(seat == learner, len(requests), tokens)
     return spoken
 

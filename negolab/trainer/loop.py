@@ -310,7 +310,8 @@ class _Run(Start):
         for name, value in seconds.items():
             self.total.seconds[name] += value
         self.total.steps_now += 1
-        self.advance(f"reward {row['reward']:+.3f}, violations {row['violation_rate']:.3f}")
+        told, name = ("violations", "violation_rate") if "violation_rate" in row else ("deals", "deal_rate")
+        self.advance(f"reward {row['reward']:+.3f}, {told} {row[name]:.3f}")
         return as_numbers({**row, **{f"seconds/{name}": value for name, value in kept.items()}})
 
     def _evaluate(self, step: int) -> None:

@@ -14,7 +14,7 @@ of their epoch (802 products, 64 a step: 12 steps an epoch, as the phases of 260
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from negolab.catalog import Catalog
@@ -179,6 +179,14 @@ class ProductTask:
         """See ``Task``."""
         return self._markets.step(step, self.seat)
 
+    def play(self, scenarios: Iterable[Scenario], learner: Policy) -> Iterator[Episode]:
+        """See ``Task``."""
+        raise NotImplementedError
+
+    def evaluate(self, evaluation: str, scenarios: Iterable[Scenario], learner: Policy) -> Iterator[Episode]:
+        """See ``Task``: by those who play in training."""
+        return self.play(scenarios, learner)
+
     def evaluations(self) -> Mapping[str, Schedule]:
         """See ``Task``."""
         return self._schedules
@@ -204,14 +212,14 @@ class ProductTask:
             "per_product": schedule.per_product,
             "products": len(schedule.units),
             "seed": schedule.seed,
-            "seller": f"learner:{learner.name}" if self.seat == SELLER else self.opponent_name(),
+            "seller": f"learner:{learner.name}" if self.seat == SELLER else self.opponent_name(evaluation),
         }
         buyers = {kind: buyer.describe() for kind, buyer in cast.buyers.items()}
         players = {"seller": cast.seller.describe(), "buyers": buyers}
         return new_manifest(settings, players, self._data(), schedule.units, len(schedule))
 
-    def opponent_name(self) -> str:
-        """The seller's name where the learner buys."""
+    def opponent_name(self, evaluation: str) -> str:
+        """The seller's name in an evaluation where the learner buys."""
         raise NotImplementedError
 
     def described(self, regimes: Sequence[Mapping[str, Any]], opponents: Mapping[str, Any]) -> dict[str, Any]:

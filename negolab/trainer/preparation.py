@@ -83,7 +83,7 @@ def catalog_of(settings: TrainSettings) -> Catalog | ClusterCatalog:
     Raises ``NegolabError`` for regimes that have no common catalogue, and for a source that cannot be used.
     """
     source = find_data(settings.data)
-    if settings.task == "buyer":
+    if settings.task != "seller":
         return load_catalog(source)
     regimes = [chosen for chosen, _ in settings.weighted_regimes()]
     unit_of(regimes)
@@ -95,6 +95,9 @@ def make_task(settings: TrainSettings) -> Task:
     catalog = catalog_of(settings)
     if settings.task == "buyer":
         made: Task = importlib.import_module("negolab.trainer.buyer_task").make_buyer_task(settings, catalog)
+        return made
+    if settings.task == "trade":
+        made = importlib.import_module("negolab.trainer.trade_task").make_trade_task(settings, catalog)
         return made
     if settings.task_options:
         raise NegolabError(f"task_options: the task seller knows none, not {', '.join(settings.task_options)}")

@@ -31,7 +31,8 @@ FORMAT = "negolab-training-1"
 """Of a training run's manifest, of whatever kind."""
 _DECIDING = (
     *("advantages", "batches", "buyer_task", "grpo", "lora", "loop", "markets", "rows", "sampler", "task"),
-    *("evaluation", "preparation", "sft", "sft_data", "sft_trainer", "trl_common", "vllm_sampler"),
+    *("evaluation", "preparation", "sft", "sft_data", "sft_filter", "sft_trainer", "trade_task", "trl_common"),
+    "vllm_sampler",
 )
 """Modules of the trainer that decide its numbers."""
 FREE = ("save_every", "keep_checkpoints", "report_to", "sampler_batch")

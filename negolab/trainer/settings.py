@@ -18,7 +18,7 @@ from negolab.trainer import options
 from negolab.trainer.learning import LearningSettings
 from negolab.trainer.options import MANY, number, one_of, or_nothing, setting, switch, text, whole
 
-TASKS = ("seller", "buyer")
+TASKS = ("seller", "buyer", "trade")
 LOSSES = ("cispo", "dapo", "grpo")
 SAMPLERS = ("transformers", "vllm")
 
@@ -27,8 +27,8 @@ SAMPLERS = ("transformers", "vllm")
 class TrainSettings(LearningSettings):
     """A training run. Raises ``NegolabError`` for a value that is not allowed, or two that do not go together."""
 
-    task: str = setting("seller", one_of(TASKS), " or ".join(TASKS))
-    """Which seat learns: the seller of 2607.05863 or the buyer of 2604.09855."""
+    task: str = setting("seller", one_of(TASKS), ", ".join(TASKS))
+    """What is learnt: to sell (2607.05863), to buy (2604.09855), or either seat of the trade game (2604.16472)."""
     data: str = setting("sample", text, "sample, auto, or a folder with the catalogue")
     """The products."""
     train_split: str = setting("train", text, "a split")
@@ -41,7 +41,7 @@ class TrainSettings(LearningSettings):
     """Opponents that are language models, by type (``"*"``: all types not named): ``model: ENGINE:NAME`` and options.
     All others are scripted."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
-    """What only one task knows (for ``buyer``: see ``trainer.buyer_task``)."""
+    """What only one task knows (``buyer``: see ``trainer.buyer_task``, ``trade``: ``trainer.trade_task``)."""
 
     steps: int = setting(72, whole(1, MANY), f"a whole number from 1 to {MANY:,}")
     """Batches of episodes; figure 7's horizon."""

@@ -10,6 +10,7 @@ it. With an adapter its weights hold the adapter, and ``OUT/adapter`` the adapte
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -131,6 +132,13 @@ def steps_of(settings: SftSettings, samples: int) -> int:
     return steps
 
 
+def warmed(settings: SftSettings, steps: int) -> SftSettings:
+    """With the warm-up of a run of ``steps`` in steps, where it is given as a ratio; rounded up, as TRL would."""
+    if not settings.warmup_ratio:
+        return settings
+    return replace(settings, warmup_ratio=0.0, warmup_steps=math.ceil(settings.warmup_ratio * steps - 1e-9))
+
+
 def _finished(settings: SftSettings, folder: Path) -> int | None:
     """The steps of this run where ``folder`` holds all of it, as far as can be told in a second; None where it does
     not, or the whole manifest must be held against it, with data and model in memory."""
@@ -205,7 +213,7 @@ class _Run(Start):
         self.timings.cut(done)
         self.held_out.cut(done + (done > 0))  # measured after ``done`` steps, before their checkpoint
         made = SampleTrainer(
-            self.model, self.tokenizer, self.settings, folder, self.data.train, self.order, self._after
+            self.model, self.tokenizer, warmed(self.settings, steps), folder, self.data.train, self.order, self._after
         )
         self.trainer = made
         if done:

@@ -6,7 +6,10 @@ the chat template ends a turn with. While the next prompt begins with all that, 
 rewrites earlier turns, each reply is a sample of its own. Only the seat's own replies count in the loss.
 
 2604.16472 (figures 13 and 14) cuts every conversation into one sample for each reply (``samples: turn``); a merged
-sample trains the same tokens behind the same context, at a fraction of the cost.
+sample trains the same tokens behind the same context, at a fraction of the cost. That paper masks think blocks in the
+context and keeps the target's own. Here records keep thinking apart from what was said (``reasoning``), so no prompt
+holds any; ``learn_thinking`` puts the target's own before it. The private Thought of the tool format is no thinking: it
+is part of the reply, and its author reads it again.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from negolab.games import game_of
 from negolab.plan import catalog_for
 from negolab.policies.base import Policy
 from negolab.policies.chat_template import ChatFormat, Conversations
-from negolab.policies.registry import make_bilateral, make_buyers, make_seller
+from negolab.policies.registry import make_bilateral, make_buyers, make_seller, make_trader
 from negolab.prompts import MarketPrompts
 from negolab.report import columns
 from negolab.rollout import play
@@ -37,6 +40,7 @@ from negolab.scenario import Regime, Schedule, Unit
 from negolab.seeds import generator
 from negolab.store import Run
 from negolab.trainer.progress import counted
+from negolab.trainer.sft_filter import why_not
 from negolab.trainer.sft_settings import SftSettings
 
 _PIECE = 512
@@ -202,6 +206,13 @@ def divided(n: int, weights: Sequence[float]) -> list[int]:
 
 
 def _players(settings: SftSettings, regime: Regime, schedule: Schedule) -> tuple[Policy, dict[str, Policy]]:
+    if regime.game == "trade":
+        if settings.words == "pocket":
+            raise NegolabError(
+                f"regime {regime.name}: pocket models have no words for the trade game's tools; give another model"
+            )
+        (kind,) = regime.buyer_types
+        return make_trader("seller", settings.trade_seller), {kind: make_trader("buyer", settings.trade_buyer)}
     if regime.game == "bilateral":
         (kind,) = regime.buyer_types
         seller, buyers = (
@@ -237,7 +248,7 @@ def build(settings: SftSettings, chat: ChatFormat, context: int) -> SftData:
     Raises ``NegolabError`` for a chat template that cannot be learnt with, and where nothing is left to learn from;
     ``DamagedRun`` for a run that is not finished or cannot be trusted.
     """
-    check_template(chat)
+    check_template(chat, settings.learn_thinking)
     limit = min(context, settings.max_length or context)
     made = SftData()
     prompts = MarketPrompts()
@@ -259,14 +270,15 @@ def build(settings: SftSettings, chat: ChatFormat, context: int) -> SftData:
     return made
 
 
-def check_template(chat: ChatFormat) -> None:
-    """Raise ``NegolabError`` for a chat template whose replies cannot be learnt."""
+def check_template(chat: ChatFormat, thinking: bool = False) -> None:
+    """Raise ``NegolabError`` for a chat template whose replies cannot be learnt; ``thinking``: what was thought before
+    them is."""
     if chat.end is None:
         raise NegolabError("the chat template writes no token behind a reply, so nothing would teach the model to stop")
-    if chat.opened:
+    if chat.opened and not thinking:
         raise NegolabError(
-            "the chat template opens a thinking block before every reply, and episodes hold none to learn from; "
-            "set thinking: false if the model knows it, or give another model"
+            "the chat template opens a thinking block before every reply, and none is learnt; set thinking: false if "
+            "the model knows it, learn_thinking: true if the episodes hold it, or give another model"
         )
 
 
@@ -292,29 +304,26 @@ def _kept(
     settings: SftSettings, episode: Episode, conversation: Conversation, chat: ChatFormat, limit: int
 ) -> list[Sample] | str:
     """The samples of a conversation, or why it is left out."""
-    seat, outcome = conversation.seat, episode.outcome
-    if settings.outcomes and outcome.kind not in settings.outcomes:
-        return f"ended in {outcome.kind}"
-    if settings.min_reward is not None and episode.reward < settings.min_reward:
-        return f"with a reward below {settings.min_reward:g}"
-    broke = [at for at, turn in enumerate(episode.turns) if turn.seat == seat and _broke(episode, at)]
-    if broke and not settings.violations:
-        return "broke a rule"
+    seat = conversation.seat
+    refused = why_not(settings, episode, seat)
+    if refused is not None:
+        return refused
     learnt = [not episode.turns[at].fallback and episode.turns[at].text.strip() != "" for at in conversation.positions]
     scenario = episode.scenario
     role = "seller" if seat == SELLER else "buyer"
     kind = Kind(scenario.game, role, scenario.n_buyers, scenario.message_budget, scenario.n_items)
-    found = samples_of(conversation, chat, learnt, kind, scenario.unit, merge=settings.samples == "auto")
+    thoughts: list[str | None] = [None] * len(learnt)
+    if settings.learn_thinking:
+        thoughts = [episode.notes.get(at, {}).get("reasoning") for at in conversation.positions]
+        if chat.opened:  # a reply without thinking cannot be said
+            learnt = [counts and thought is not None for counts, thought in zip(learnt, thoughts, strict=True)]
+    merge = settings.samples == "auto"
+    found = samples_of(conversation, chat, learnt, kind, scenario.unit, merge=merge, thoughts=thoughts)
     if isinstance(found, str):
         return found
     if any(len(sample) > limit for sample in found):
         return f"longer than {limit:,} tokens"
     return found or "without a reply of its own"
-
-
-def _broke(episode: Episode, at: int) -> bool:
-    turn = episode.turns[at]
-    return turn.violation is not None or turn.fallback or bool(episode.notes.get(at, {}).get("refused"))
 
 
 def samples_of(
@@ -325,19 +334,21 @@ def samples_of(
     codename: str,
     *,
     merge: bool = True,
+    thoughts: Sequence[str | None] = (),
 ) -> list[Sample] | str:
     """A conversation as samples, or why it cannot be one. ``learnt``: by reply, whether it counts in the loss.
 
-    ``merge=False``: a sample for every reply that counts, behind all that was said before.
+    ``merge=False``: a sample for every reply that counts, behind all that was said before. ``thoughts``: by reply, the
+    thinking that is learnt with it; no later prompt holds it, so the next reply begins a new sample.
     """
     held, key = Conversations(chat), (0, conversation.seat)
     samples: list[tuple[list[int], list[bool]]] = []
-    replies = iter(learnt)
+    replies, thinking = iter(learnt), iter(thoughts)
     for at, message in enumerate(conversation.messages):
         if message["role"] != "assistant":
             continue
         prompt = held.prompt_ids(key, conversation.messages[:at])
-        text = chat.safe(message["content"])
+        text = _thought(chat, next(thinking, None)) + chat.safe(message["content"])
         ids = chat.encode(text)
         if chat.decode(ids) != text:
             return _UNWRITTEN
@@ -357,6 +368,14 @@ def samples_of(
         for ids, own in samples
         if any(own)
     ]
+
+
+def _thought(chat: ChatFormat, thought: str | None) -> str:
+    """A think block as models write it before a reply; without its beginning where the prompt ends with that."""
+    if thought is None:
+        return ""
+    opening = "" if chat.opened else "<think>\n"
+    return f"{opening}{chat.safe(thought.strip())}\n</think>\n\n"
 
 
 def _hold_out(made: SftData, settings: SftSettings) -> None:

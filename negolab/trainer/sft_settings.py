@@ -1,7 +1,8 @@
 """What decides a run of supervised fine-tuning, read from a profile (YAML) and a command line.
 
 The seller of 2607.05863 is not trained so; the agents of 2604.16472 are, before their reinforcement learning, and that
-paper states neither sizes nor filter. Sizes and rates are therefore ours, or TRL's where the docstring says so.
+paper states no filter and no number of samples. Defaults are therefore ours, or TRL's where the docstring says so; what
+that paper states (table 12) is in the profiles ``trade_8b`` and ``trade_14b``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from negolab.errors import NegolabError
-from negolab.scenario import BILATERAL, Regime
+from negolab.scenario import BILATERAL, TRADE, Regime
 from negolab.trainer import options
 from negolab.trainer.learning import SCHEDULES, LearningSettings
 from negolab.trainer.options import MANY, names, number, one_of, or_nothing, setting, switch, text, whole
@@ -36,6 +37,9 @@ class SftSettings(LearningSettings):
     """Who sells in scripted markets (``negolab evaluate --seller``); nothing: no scripted markets."""
     bilateral_teacher: str = setting("patient", text, "a bilateral buyer's name, or module:factory")
     """Who buys in scripted bilateral games, from the scripted seller."""
+    trade_seller: str = setting("anchor", text, "a trader's name, or module:factory")
+    trade_buyer: str = setting("anchor", text, "a trader's name, or module:factory")
+    """Who sells and who buys in scripted games of the trade game."""
     scripted: int = setting(512, whole(0, 10_000_000), "a whole number from 0 to 10,000,000")
     """Scripted episodes in all, divided among ``regimes`` by weight. 0: none, whatever a profile says of them."""
     regimes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -55,14 +59,22 @@ class SftSettings(LearningSettings):
         lambda v: isinstance(v, str) and (v in SEATS or re.fullmatch(r"buyer-[1-9][0-9]{0,3}", v) is not None),
         ", ".join(SEATS) + ", or buyer-1, buyer-2, ...",
     )
-    """Whose replies are learnt; ``learner``: the seat that the game evaluates (market: seller, bilateral: buyer).
-    Thinking is never learnt: records keep it beside the reply."""
+    """Whose replies are learnt; ``learner``: the seat that the game evaluates (market and trade: seller, bilateral:
+    buyer). Both traders: ``all``."""
+    learn_thinking: bool = setting(False, switch, "true or false")
+    """Learn a reply together with the thinking that its record keeps beside it, as a think block before it. What was
+    thought in earlier turns is no part of the context, as when the model plays (2604.16472, figure 14). Off: thinking
+    is never learnt."""
     outcomes: tuple[str, ...] = setting(
         (), lambda v: names(v) and set(v) <= set(OUTCOMES), f"a list of {', '.join(OUTCOMES)}"
     )
     """Only episodes that ended so; empty: however they ended."""
     min_reward: float | None = setting(None, or_nothing(number(-1e9, 1e9)), "a number, or nothing")
-    """Only episodes whose reward, the learner's of that game, is at least this."""
+    """Only episodes whose reward, the learner's of that game, is at least this; in the trade game the reward of the
+    seat that is learnt."""
+    min_share: float | None = setting(None, or_nothing(number(0, 1)), "a number from 0 to 1, or nothing")
+    """The trade game: only conversations in which the seat got at least this share of what there was to gain, and lost
+    nothing. Where there was nothing to gain, that it lost nothing is enough. Other games are not held against it."""
     violations: bool = setting(False, switch, "true or false")
     """Also conversations in which the seat broke a rule. What the guard said in its place is never learnt."""
     samples: str = setting("auto", one_of(SAMPLES), " or ".join(SAMPLES))
@@ -86,6 +98,8 @@ class SftSettings(LearningSettings):
     """TRL's default, for all weights of a model of billions; an adapter takes ten times as much, a tiny model more."""
     schedule: str = setting("linear", one_of(SCHEDULES), ", ".join(SCHEDULES))
     """Of the learning rate, after warm-up, to 0 at the last step unless constant."""
+    warmup_ratio: float = setting(0.0, number(0, 1), "0 to 1")
+    """Share of the steps in which the rate rises from 0, in place of ``warmup_steps``."""
     merge: bool = setting(True, switch, "true or false")
     """With an adapter: write the model with the adapter in its weights as well, to be played and trained further.
     Without one, all weights are written anyway."""
@@ -100,13 +114,17 @@ class SftSettings(LearningSettings):
             raise NegolabError(f"micro_batch {self.micro_batch} does not divide batch {self.batch}")
         if self.steps is not None and self.warmup_steps > self.steps:
             raise NegolabError(f"warmup_steps {self.warmup_steps} is above steps {self.steps}")
+        if self.warmup_ratio and self.warmup_steps:
+            raise NegolabError("warmup_ratio and warmup_steps say the same thing in two ways; give one of them")
+        if self.learn_thinking and self.thinking is False:
+            raise NegolabError("learn_thinking is true and thinking false: what is learnt would never be asked for")
         self._check_used()
 
     def _check_used(self) -> None:
         """Raise ``NegolabError`` for a setting of which nothing would come beside the others: its user expects more."""
         games = [found.game for found, _ in self.weighted_regimes()]
         changed = {option.name for option in fields(self) if getattr(self, option.name) != option.default}
-        for name in ("scripted", "words", "data", "split", "bilateral_teacher"):
+        for name in ("scripted", "words", "data", "split", "bilateral_teacher", "trade_seller", "trade_buyer"):
             if name in changed and self.runs and self.scripted and not games:
                 raise NegolabError(
                     f"{name} is {getattr(self, name)!r}, but no games are scripted: give --teacher or regimes, or "
@@ -116,6 +134,9 @@ class SftSettings(LearningSettings):
             raise NegolabError(
                 f"bilateral_teacher is {self.bilateral_teacher!r}, but no regime is bilateral; the markets' is teacher"
             )
+        for name in ("trade_seller", "trade_buyer"):
+            if name in changed and self.scripted and "trade" not in games:
+                raise NegolabError(f"{name} is {getattr(self, name)!r}, but no regime is of the trade game")
         if self.held_out and not self.eval_every:
             raise NegolabError(
                 f"held_out is {self.held_out:g} and eval_every 0: what is held out would be neither learnt nor measured"
@@ -138,8 +159,8 @@ class SftSettings(LearningSettings):
         for name, knobs in given.items():
             if knobs is not None and not isinstance(knobs, Mapping):
                 raise NegolabError(f"regimes, {name}: {knobs!r}; allowed: a regime's knobs by name")
-            if name == BILATERAL.name:
-                given[name] = {"base": BILATERAL.name, **(knobs or {})}
+            if name in (BILATERAL.name, TRADE.name):
+                given[name] = {"base": name, **(knobs or {})}
         made = TrainSettings(regimes=given).weighted_regimes()
         markets = [found.name for found, _ in made if found.game == "market"]
         if markets and not self.teacher:

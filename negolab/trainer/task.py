@@ -53,6 +53,10 @@ class Task(Protocol):
         """Play with ``learner`` in its seat; episodes come as they end, not in order."""
         ...
 
+    def evaluate(self, evaluation: str, scenarios: Iterable[Scenario], learner: Policy) -> Iterator[Episode]:
+        """Play markets of the evaluation of that name; like ``play``, against its own opponents where it has some."""
+        ...
+
     def reward(self, episode: Episode) -> float:
         """What the learner is paid for an episode."""
         ...
