@@ -90,10 +90,10 @@ TRADER_STYLES: Mapping[str, TraderStyle] = {
         TraderStyle(
             "walk-away",
             ask=(1.7, 2.3),
-            bid=(0.50, 0.64),
-            step=0.25,
+            bid=(0.56, 0.70),
+            step=0.28,
             taper=0.9,
-            final=0.35,
+            final=0.4,
             margin=0.05,
             leaves_after=2,
             leave_rate=0.35,

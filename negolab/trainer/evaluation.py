@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from negolab.episodes import Episode
-from negolab.metrics import Summary
+from negolab.metrics import Metric, Summary, metrics_of
 from negolab.policies.base import Policy
 from negolab.report import metrics_csv
 from negolab.statistics import Estimate
@@ -72,8 +72,8 @@ def evaluate(
             for episode in played:
                 _write(writer, episode)
             writer.finish()
-            found = _estimates(task, place)
-            writer.write_text(METRICS_CSV, metrics_csv(found))
+            found, stored = _estimates(place, task.metrics, metrics_of(schedule.regime.game, schedule.regime.protocol))
+            writer.write_text(METRICS_CSV, metrics_csv(stored))
         rows += [{"step": step, "regime": name, "metric": metric, **e._asdict()} for metric, e in found.items()]
     return rows
 
@@ -104,8 +104,11 @@ def cut(folder: Path, step: int) -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _estimates(task: Task, place: Path) -> Mapping[str, Estimate]:
-    summary = Summary(task.metrics)
+def _estimates(place: Path, *wanted: Mapping[str, Metric]) -> list[Mapping[str, Estimate]]:
+    """The task's estimates for ``eval.csv``, and the game's own, which belong to the run folder: a task that pays
+    another seat than the records do calls something else its reward."""
+    summaries = [Summary(metrics) for metrics in wanted]
     for episode in Run(place).episodes(complete=True):
-        summary.add(episode)
-    return summary.estimates()
+        for summary in summaries:
+            summary.add(episode)
+    return [summary.estimates() for summary in summaries]
