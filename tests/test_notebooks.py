@@ -356,9 +356,9 @@ def test_timeout_and_no_kernel_left(tmp_path: Path) -> None:
     )
     books = profiles.shipped(tmp_path)
     start = time.monotonic()
-    [result] = run(books, {"slow": {}}, tmp_path / "out", timeout=8)
-    assert not result.ok and "stopped after 8 s" in result.error and "code cell 3" in result.error
-    assert time.monotonic() - start < 20
+    [result] = run(books, {"slow": {}}, tmp_path / "out", timeout=20)
+    assert not result.ok and "stopped after 20 s" in result.error and "code cell 3" in result.error
+    assert time.monotonic() - start < 90
     assert gone(int(mark.read_text()))
 
 
