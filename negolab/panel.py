@@ -135,10 +135,10 @@ def load_panel(name: str) -> Panel:
         path = packaged()[name]
     where = f"panel {path.name}"
     data = read_yaml(path, "panel", f"the parts {', '.join(_PARTS)}")
-    _known(data, _PARTS, where)
-    defaults = _mapping(data.get("defaults"), f"{where}, defaults")
-    _check_defaults(defaults, f"{where}, defaults")
-    run, catalog = _run(_mapping(data.get("run"), f"{where}, run"), f"{where}, run")
+    check_keys(data, _PARTS, where)
+    defaults = mapping(data.get("defaults"), f"{where}, defaults")
+    check_defaults(defaults, f"{where}, defaults")
+    run, catalog = _run(mapping(data.get("run"), f"{where}, run"), f"{where}, run")
     scripted = _scripted(regime(run["regime"], **run["knobs"]))
     entries = tuple(_entries(data.get("sellers"), defaults, scripted, where))
     baseline = data.get("baseline")
@@ -148,7 +148,8 @@ def load_panel(name: str) -> Panel:
     return Panel(path.stem, where, entries, baseline, catalog, run)
 
 
-def _mapping(value: Any, where: str) -> dict[str, Any]:
+def mapping(value: Any, where: str) -> dict[str, Any]:
+    """A part of a file as a mapping; one that is empty has nothing in it. Raises ``NegolabError`` for anything else."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -156,7 +157,8 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _known(given: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:
+def check_keys(given: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:
+    """Raise ``NegolabError`` for the first key that is not allowed."""
     for key in given:
         if key not in allowed:
             raise NegolabError(f"{where}: unknown {key!r}; allowed: {', '.join(allowed)}")
@@ -176,24 +178,25 @@ def _allowed(scripted: Sequence[str]) -> str:
     return f"allowed: {', '.join(scripted)}, module:factory for your own, or a language model as {models}"
 
 
-def _options(engine: str) -> dict[str, Any]:
+def options_of(engine: str) -> dict[str, Any]:
     """An engine's options by name."""
     return {option.name: option for option in fields(SPECS[engine]) if option.metadata}
 
 
-def _check_defaults(defaults: Mapping[str, Any], where: str) -> None:
-    everywhere = {name: option for engine in ENGINES for name, option in _options(engine).items()}
+def check_defaults(defaults: Mapping[str, Any], where: str) -> None:
+    """Raise ``NegolabError`` for options of all models that are none, or have values that are not allowed."""
+    everywhere = {name: option for engine in ENGINES for name, option in options_of(engine).items()}
     allowed = [name for name in everywhere if name not in ("name", "params")]
-    _known(defaults, allowed, where)
+    check_keys(defaults, allowed, where)
     for engine in ENGINES:  # judged here, where they stand, and not at the entry that is the first to get them
-        mine = {name: value for name, value in defaults.items() if name in _options(engine)}
-        _model(f"{engine}:any", mine, where)
+        mine = {name: value for name, value in defaults.items() if name in options_of(engine)}
+        model_of(f"{engine}:any", mine, where)
 
 
-def _model(name: str, given: Mapping[str, Any], where: str) -> ModelSpec:
+def model_of(name: str, given: Mapping[str, Any], where: str) -> ModelSpec:
     """The model with options as a file gives them: values of the option's own type, an empty one left out."""
-    known, values = _options(name.partition(":")[0]), {}
-    _known(given, [*known], where)
+    known, values = options_of(name.partition(":")[0]), {}
+    check_keys(given, [*known], where)
     for key, value in given.items():
         wants_text = str(known[key].type) == "str"
         fits = isinstance(value, str) == wants_text or (key == "body" and isinstance(value, dict))
@@ -233,9 +236,9 @@ def _entry(options: Any, defaults: Mapping[str, Any], scripted: Sequence[str], w
         raise NegolabError(f"{where} needs seller: ENGINE:MODEL, module:factory, or one of {', '.join(scripted)}")
     where = f"{where} ({given['name'] if isinstance(given.get('name'), str) else seller})"
     if is_model(seller):
-        mine = _options(seller.partition(":")[0])
-        model = _model(seller, {**{k: v for k, v in defaults.items() if k in mine}, **given}, where)
-        return _named(Entry(model.label, model, model.params, MODEL), where)
+        mine = options_of(seller.partition(":")[0])
+        model = model_of(seller, {**{k: v for k, v in defaults.items() if k in mine}, **given}, where)
+        return named(Entry(model.label, model, model.params, MODEL), where)
     for key in given:
         if key not in ("name", "params"):
             raise NegolabError(f"{where}: {key!r} goes with a language model; allowed here: name, params")
@@ -244,17 +247,20 @@ def _entry(options: Any, defaults: Mapping[str, Any], scripted: Sequence[str], w
     if not known and not (colon and module.strip() and factory.strip()):
         raise NegolabError(f"{where}: unknown seller; {_allowed(scripted)}")
     kind = SCRIPTED if known else OWN
-    return _named(Entry(given.get("name", seller), seller, given.get("params", ""), kind), where)
+    return named(Entry(given.get("name", seller), seller, given.get("params", ""), kind), where)
 
 
-def _named(entry: Entry, where: str) -> Entry:
+def named(
+    entry: Entry, where: str, players: Sequence[str] = (*SELLERS, *ITEM_SELLERS), others: Sequence[str] = BUYERS
+) -> Entry:
+    """The entry, if it may be called so. Raises ``NegolabError`` for a name that a table cannot show, or that is one of
+    ``players`` whom the entry is not, or one of ``others``."""
     for key, value in (("name", entry.name), ("params", entry.params)):
         if not isinstance(value, str) or not value.isprintable() or value != value.strip():
             raise NegolabError(f"{where}: {key} is {value!r}; allowed: a text of one line, in quotes")
     if not entry.name:
         raise NegolabError(f"{where}: name is empty")
-    taken = entry.name in BUYERS or (entry.name in {*SELLERS, *ITEM_SELLERS} and entry.seller != entry.name)
-    if taken:
+    if entry.name in others or (entry.name in players and entry.seller != entry.name):
         raise NegolabError(f"{where}: {entry.name!r} is the name of another player; give it one of its own with name:")
     return entry
 
@@ -264,7 +270,7 @@ def _named(entry: Entry, where: str) -> Entry:
 
 def _run(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str]:
     """The settings of every entry's run, and the catalogue."""
-    _known(given, _RUN, where)
+    check_keys(given, _RUN, where)
     for name in _TEXTS:
         if not isinstance(given.get(name, "x"), str) or not given.get(name, "x"):
             raise NegolabError(f"{where}: {name} is {given[name]!r}; allowed: a text")
@@ -298,5 +304,5 @@ def _buyers(given: Any, types: Sequence[str], where: str) -> dict[str, ModelSpec
         model = options.get("model") if isinstance(options, dict) else None
         if not isinstance(model, str) or not is_model(model):
             raise NegolabError(f"{place} needs model: ENGINE:MODEL, the engine one of {', '.join(ENGINES)}")
-        found[kind] = _model(model, {k: v for k, v in options.items() if k != "model"}, place)
+        found[kind] = model_of(model, {k: v for k, v in options.items() if k != "model"}, place)
     return found

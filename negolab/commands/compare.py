@@ -95,9 +95,7 @@ def _caveats(base: "Run", other: "Run", common: int) -> list[str]:
     sides = [side for side in ("seller", "buyers") if base.manifest["players"][side] != other.manifest["players"][side]]
     if base.game[0] == "trade":
         if len(sides) == 2:
-            found.append(
-                f"{other.folder} and {base.folder} differ in seller and buyer: no difference is one side's alone"
-            )
+            found.append(f"{other.folder} and {base.folder} differ in both sides: no difference is one side's alone")
         return found
     side, word = ("buyers", "buyers") if base.game[0] == "market" else ("seller", "sellers")
     if side in sides:
