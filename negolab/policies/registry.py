@@ -91,9 +91,14 @@ def make_seller(name: str, schedule: Schedule) -> Policy:
         return makers[name](schedule)
     module, colon, factory = name.partition(":")
     if not (colon and module and factory):
+        elsewhere = ""
+        if name in _MAKERS or name in _ITEM_MAKERS:
+            elsewhere = (
+                f" (it plays markets written with {'lines' if name in _MAKERS else 'tags: the regimes multi_*'})"
+            )
         raise NegolabError(
-            f"unknown seller {name!r}; allowed: {', '.join(makers)}, module:factory for one of your own, or a "
-            f"language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
+            f"unknown seller {name!r}{elsewhere}; allowed: {', '.join(makers)}, module:factory for one of your own, or "
+            f"a language model as {', '.join(f'{engine}:MODEL' for engine in ENGINES)}"
         )
     return _own_player("seller", module, factory, {*makers, *BUYERS})
 
