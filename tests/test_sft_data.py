@@ -361,8 +361,8 @@ def test_an_epoch_has_every_sample_at_most_once_and_short_ones_first():
 
 
 def test_profiles_mix_numbers_of_buyers_and_messages():
-    assert set(profiles()) == {"smoke", "laptop"}
-    for name in profiles():
+    assert set(profiles()) == {"smoke", "laptop", "trade_8b", "trade_14b"}
+    for name in ("smoke", "laptop"):
         given = load_sft(name)
         found = {(regime.n_buyers, regime.message_budget) for regime, _ in given.weighted_regimes()}
         assert len(found) > 1 and {n for n, _ in found} >= {3, 5}
