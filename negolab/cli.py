@@ -19,7 +19,20 @@ from typing import NoReturn, TextIO
 import negolab
 from negolab.errors import DamagedRun, NegolabError
 
-_COMMANDS = ("data", "parse", "evaluate", "compare", "verify", "show", "play", "pocket", "sft", "train", "notebooks")
+_COMMANDS = (
+    "data",
+    "parse",
+    "evaluate",
+    "tournament",
+    "compare",
+    "verify",
+    "show",
+    "play",
+    "pocket",
+    "sft",
+    "train",
+    "notebooks",
+)
 _KEPT = "what was finished is kept, run the same command again to go on"
 
 

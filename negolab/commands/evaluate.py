@@ -59,7 +59,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--max-cost",
-        type=_amount,
+        type=amount,
         metavar="DOLLARS",
         help="begin no further episode once the models have used so much (needs their prices)",
     )
@@ -92,7 +92,8 @@ class _ListOptions(argparse.Action):
         parser.exit()
 
 
-def _amount(text: str) -> float:
+def amount(text: str) -> float:
+    """Dollars above 0."""
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", text) or float(text) <= 0:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not allowed: give dollars above 0, such as 2.50")
     return float(text)
