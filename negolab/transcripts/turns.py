@@ -18,6 +18,11 @@ _SHOWN_BOARDS = 300
 
 _LABEL = re.compile(r"^(Thought|Target|Talk|Action):", re.MULTILINE)
 _ORDERS = (["Thought", "Target", "Talk", "Action"], ["Thought", "Talk", "Action"])
+_TOOLS = re.compile(
+    r"Thought:(.*?)\nCode:\s*```(?:python|py)?[ \t]*\n(.*?)\n?(?:```|<end_code>)(?:\s|<end_code>|```)*", re.DOTALL
+)
+_LOST = ("unparseable", "unknown_tool", "bad_argument", "too_many_calls", "after_terminal", "no_pending_offer")
+"""What is wrong in the trade game, where nothing ends by it."""
 _TAG = re.compile(r"</?(Thought|Target|Talk|Action)>")
 
 
@@ -49,9 +54,10 @@ class Step:
 
     @property
     def fault(self) -> str:
-        """What was wrong with a turn that ended the episode: a broken rule, or no reply; empty for any other turn."""
+        """What was wrong with a turn that ended the episode: a broken rule, or no reply; or with one of the trade game,
+        what was lost of it. Empty for any other turn."""
         kind = self.turn.violation
-        return "" if kind is None else "No reply" if kind in ABORTS else "Violation"
+        return "" if kind is None else "No reply" if kind in ABORTS else "Lost" if kind in _LOST else "Violation"
 
 
 def split_reply(text: str) -> tuple[tuple[str, str], ...] | None:
@@ -77,6 +83,14 @@ def split_tags(text: str) -> tuple[tuple[str, str], ...] | None:
         return None
     inside = zip(names, found[::2], found[1::2], strict=True)
     return tuple((name, text[first.end() : last.start()].strip()) for name, first, last in inside)
+
+
+def split_tools(text: str) -> tuple[tuple[str, str], ...] | None:
+    """The same for a reply in tools: the Thought, and the block's lines."""
+    found = re.fullmatch(
+        r"Thought:(.*?)\nCode:\s*```(?:python|py)?[ \t]*\n(.*?)\n?(?:```|<end_code>)\s*", text, re.DOTALL
+    )
+    return None if found is None else (("Thought", found[1].strip()), ("Code", found[2].strip()))
 
 
 class _Protocol(NamedTuple):
@@ -110,6 +124,7 @@ def _item_board(s: Scenario, heard: Sequence[Said]) -> str:
 
 
 _PROTOCOLS = {"lines": _Protocol(split_reply, _board, ()), "tags": _Protocol(split_tags, _item_board, ("DEAL",))}
+_PROTOCOLS["tools"] = _Protocol(split_tools, _board, ())
 
 
 def steps(episode: Episode) -> list[Step]:
@@ -121,7 +136,8 @@ def steps(episode: Episode) -> list[Step]:
         if turn.violation is None and turn.verb is not None and turn.buyer is not None:
             heard.append(Said(turn.seat, turn.buyer, turn.verb, turn.offers, ""))
         note = episode.notes.get(position, {})
-        parts = None if turn.violation is not None else protocol.split(turn.text)
+        broken = turn.violation is not None and episode.scenario.game != "trade"  # there nothing ends by a mistake
+        parts = None if broken else protocol.split(turn.text)
         shown, title = _board_after(episode, position, heard, protocol)
         made.append(
             Step(
@@ -148,7 +164,7 @@ def _who(episode: Episode, seat: int, words: Words) -> str:
 def _board_after(episode: Episode, position: int, heard: Sequence[Said], protocol: _Protocol) -> tuple[str | None, str]:
     """The board after the buyers' last words before the seller's turn, or before the end."""
     turn, turns, scenario = episode.turns[position], episode.turns, episode.scenario
-    if scenario.game == "bilateral":  # no board: two who speak in turn see all there is
+    if scenario.game != "market":  # no board: two who speak in turn see all there is
         return None, ""
     last = position + 1 == len(turns)
     quiet = turn.seat == SELLER and turn.verb not in protocol.news

@@ -1,11 +1,12 @@
-"""Which texts an episode is told in: those for one item (``whole``), or those for several (``whole_items``)."""
+"""Which texts an episode is told in: for one item (``whole``), for several (``whole_items``), or for the trade game
+(``whole_trade``)."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from negolab.environment.base import Turn
 from negolab.episodes import Episode
-from negolab.transcripts import whole, whole_items
+from negolab.transcripts import whole, whole_items, whole_trade
 from negolab.transcripts.tables import Table
 
 
@@ -66,8 +67,27 @@ SEVERAL_ITEMS = Words(
 )
 
 
+TRADE = Words(
+    whole_trade.name_of,
+    whole_trade.headline_of,
+    whole_trade.listings_of,
+    whole_trade.facts,
+    whole_trade.tables,
+    whole_trade.buyer_name,
+    lambda episode, turn: "",
+    lambda episode, turn: "",
+    whole_trade.event_text,
+    whole_trade.closing_title,
+    whole_trade.outcome_text,
+    whole_trade.reward_text,
+    whole_trade.engaged_text,
+)
+
+
 def words_of(episode: Episode) -> Words:
     """The texts for an episode, in whatever protocol it was played."""
+    if episode.scenario.game == "trade":
+        return TRADE
     return ONE_ITEM if episode.scenario.n_items == 1 else SEVERAL_ITEMS
 
 
