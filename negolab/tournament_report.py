@@ -125,6 +125,11 @@ def text_of(metric: str, mean: float | None, se: float | None = None, unit: bool
     return text if se is None or tables.missing(se) else f"{text} ± {scale * se:,.{digits}f}"
 
 
+def sentence(text: str) -> str:
+    """A label at the beginning of a title."""
+    return text[:1].upper() + text[1:]
+
+
 # -- grids ------------------------------------------------------------------------------------------------------------
 
 
@@ -222,14 +227,16 @@ def sections(view: Shown) -> list[tuple[str, Grid]]:
         found.append((f"Profiles of {role}s (table {number})", profile_grid(view, role)))
     for metric, name in TIERS.items():
         for role in ROLES:
-            title = f"{LABELS[metric].capitalize()} by quintile of the {role}'s reservation price"
+            title = f"{sentence(LABELS[metric])} by quintile of the {role}'s reservation price"
             found.append((f"{title} (table {name.removeprefix('table')})", tier_grid(view, metric, role)))
     for metric, numbers in (("surplus_share", "22 to 26"), ("deal_rate_gft", "27 to 31")):
         for buyer in view.numbers.models:
             title = f"{buyer} as buyer: {LABELS[metric]} by quintile and seller"
             found.append((f"{title} (as tables {numbers})", opponent_grid(view, metric, buyer)))
     for number, metrics in HEAT_MAPS.items():
-        found += [(f"{LABELS[metric]} by pair (figure {number})", matrix_grid(view, metric)) for metric in metrics]
+        found += [
+            (f"{sentence(LABELS[metric])} by pair (figure {number})", matrix_grid(view, metric)) for metric in metrics
+        ]
     return found
 
 

@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     """Say what is unusual, play, write tables and figures, print the findings."""
     from negolab.ray_start import connected
     from negolab.report import note
-    from negolab.tournament_run import Bar, TournamentRun
+    from negolab.tournament_pool import Bar
+    from negolab.tournament_run import TournamentRun
 
     settings = _settings(args)
     only = [name.strip() for text in args.only for name in text.split(",") if name.strip()]
@@ -132,10 +133,9 @@ def _report(going: "TournamentRun", args: argparse.Namespace) -> None:
 
 def _draw(view: "Shown", going: "TournamentRun") -> int:
     """All figures; how many."""
-    from negolab.plots import save
-    from negolab.plots.trade import figures
+    from negolab.plots import save, tournament_figures
 
-    made = figures(view)
+    made = tournament_figures(view)
     for name, figure in made.items():
         save(figure, going.out / "figures", name)
     return len(made)

@@ -1,5 +1,5 @@
-"""Figures in one style: the analogues of figures 3 to 11 of arXiv 2607.05863, charts of its tables, and in ``items``
-those of markets of several items (arXiv 2609.33289).
+"""Figures in one style: the analogues of figures 3 to 11 of arXiv 2607.05863, and charts of its tables; of a
+tournament of the trade game those of figures 4 to 12 and 21 to 29 of arXiv 2604.16472.
 
 Every function takes plain frames or lists, returns a ``Figure`` that pyplot does not know, and draws a "no data" note
 where there is nothing to draw. Nothing here shows a window or chooses a backend; ``save`` writes the files. Series are
@@ -11,6 +11,8 @@ from negolab.plots.items import cluster_prices, item_benchmark, matchings, suite
 from negolab.plots.market import catalog_distribution, episode_path, first_offers
 from negolab.plots.results import benchmark_bars, closing_ranks, skill_radar
 from negolab.plots.style import SavedFigure, save
+from negolab.plots.trade import figures as tournament_figures
+from negolab.plots.trade import trade_bars, trade_heat_maps, trade_profiles, trade_quintiles
 from negolab.plots.training import LABELS as TRAINING_LABELS
 from negolab.plots.training import training_curve, training_overview
 
@@ -27,7 +29,11 @@ __all__ = [
     "matchings",
     "save",
     "skill_radar",
-    "suites",
+    "tournament_figures",
+    "trade_bars",
+    "trade_heat_maps",
+    "trade_profiles",
+    "trade_quintiles",
     "training_curve",
     "training_overview",
     "valuation_scatter",

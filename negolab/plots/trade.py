@@ -7,6 +7,7 @@ same quantity are known they are drawn beside ours, in panels of their own: othe
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from negolab.papers import trade
 from negolab.papers.multi_buyer import PAPER
-from negolab.plots.style import BLUE, DARK, LIGHT, MID, ORANGE, SERIES, STYLE, caption, no_data
-from negolab.tournament_report import LABELS, OUTCOMES, TIERS, VIOLATIONS, text_of
+from negolab.plots.style import BLUE, DARK, LIGHT, MID, ORANGE, SERIES, STYLE, VERMILLION, caption, no_data
+from negolab.tournament_report import LABELS, OUTCOMES, TIERS, VIOLATIONS, sentence, text_of
 from negolab.tournament_table import HEAT_MAPS, ROLES, matrix
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 Rows = Sequence[Mapping[str, Any]]
 
 _ROLE_LOOKS = {"buyer": (BLUE, "", "o"), "seller": (ORANGE, "////", "s")}
+_HUE = LinearSegmentedColormap.from_list("from zero", ["#F3F6F9", "#93C4E3", "#2F7AB8", "#08306B"])
+_SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, "#F3C9A8", "#F7F7F7", "#93C4E3", BLUE])
 _NAME = 16
 """Characters of a name before it is broken."""
 
@@ -38,7 +42,20 @@ def _value(value: Any) -> float:
 
 
 def _short(name: str, width: int = _NAME) -> str:
-    return "\n".join(textwrap.wrap(name, width, break_on_hyphens=True)[:3]) or name
+    return "\n".join(textwrap.wrap(name, width, break_long_words=False)[:3]) or name
+
+
+def _whose(rows: Rows) -> str:
+    """``ours (scripted)``, or all kinds of ours that are among the rows."""
+    kinds = dict.fromkeys(_mark(str(row.get("source", ""))) for row in rows)
+    return f"ours ({', '.join(kind for kind in kinds if kind)})" if any(kinds) else "ours"
+
+
+def _name(row: Mapping[str, Any], rows: Rows) -> str:
+    """The trader, with its kind where the rows' kinds differ."""
+    mark = re.search(r"\((.+)\)", str(row.get("source", "")))
+    mixed = len({other.get("source") for other in rows}) > 1
+    return f"{row['model']} [{mark[1]}]" if mixed and mark else str(row["model"])
 
 
 def _percentages(metric: str) -> bool:
@@ -53,11 +70,15 @@ def _ticks(axis: Any, metric: str) -> None:
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"-${-v:,.0f}" if v < 0 else f"${v:,.0f}"))
 
 
+def _mark(source: str) -> str:
+    return re.sub(r"ours \((.*)\)", r"\1", source)
+
+
 # -- heat maps --------------------------------------------------------------------------------------------------------
 
 
 @mpl.rc_context(STYLE)
-def heat_maps(pairs: Rows, metrics: Sequence[str], title: str = "", note: str = "") -> Figure:
+def trade_heat_maps(pairs: Rows, metrics: Sequence[str], title: str = "", note: str = "") -> Figure:
     """One panel per metric, sellers down and buyers across (figures 21 to 29).
 
     ``pairs``: rows of ``seller``, ``buyer``, ``metric``, ``mean``. A pair without an observation is crossed out.
@@ -75,7 +96,7 @@ def heat_maps(pairs: Rows, metrics: Sequence[str], title: str = "", note: str = 
             no_data(ax)
             continue
         _heat_map(ax, values, metric)
-        ax.set_xticks(range(len(rows[0]["by_buyer"])), [_short(name, 10) for name in rows[0]["by_buyer"]], rotation=35)
+        ax.set_xticks(range(len(rows[0]["by_buyer"])), [_short(name) for name in rows[0]["by_buyer"]], rotation=35)
         ax.set_yticks(range(len(rows)), [_short(row["seller"]) for row in rows])
         for label in ax.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")
@@ -86,12 +107,14 @@ def heat_maps(pairs: Rows, metrics: Sequence[str], title: str = "", note: str = 
 
 
 def _heat_map(ax: Axes, values: np.ndarray, metric: str) -> None:
-    """Cells of one hue from light to dark, each with its number."""
+    """Cells of one hue from light to dark, or where some are below zero of two, each cell with its number."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    if "violation" in metric:
-        low = 0.0  # nothing is nothing
-    colours = mpl.colormaps["cividis_r"]
-    scale = mpl.colors.Normalize(low, high if high > low else low + 1.0)
+    if low < 0:
+        colours, most = _SIGNED, max(-low, high)
+        scale = mpl.colors.Normalize(-most, most)
+    else:
+        low = 0.0 if "violation" in metric else low  # there nothing is nothing
+        colours, scale = _HUE, mpl.colors.Normalize(low, high if high > low else low + 1.0)
     ax.imshow(np.ma.masked_invalid(values), cmap=colours, norm=scale, aspect="auto")
     for (y, x), value in np.ndenumerate(values):
         if math.isnan(value):
@@ -120,7 +143,7 @@ def trade_profiles(ours: Rows, published: Rows, role: str, title: str = "", note
     # Fixed places: automatic layout does not reckon with the labels around a polar axis.
     fig = Figure(figsize=(10.2, 5.4))
     fig.suptitle(title or f"{role.capitalize()} profiles", x=0.01, ha="left", fontsize=11)
-    panels = [("ours", [row for row in ours if row["role"] == role])]
+    panels = [(_whose(ours), [row for row in ours if row["role"] == role])]
     panels.append(("paper", [row for row in published if row["role"] == role]))
     for at, (name, rows) in enumerate(panels):
         place = (0.10 + 0.50 * at, 0.27, 0.30, 0.30 * 10.2 / 5.4)
@@ -135,7 +158,7 @@ def trade_profiles(ours: Rows, published: Rows, role: str, title: str = "", note
             scaled = [_value(row[f"{axis}_scaled"]) for axis in trade.AXES]
             ax.plot(
                 np.append(_ANGLES, _ANGLES[0]), [*scaled, scaled[0]], color=colour, ls=line, marker=marker, ms=4.5,
-                lw=1.5, label=_short(str(row["model"]), 24), clip_on=False, zorder=4 - 0.1 * i,
+                lw=1.5, label=_short(_name(row, rows), 24), clip_on=False, zorder=4 - 0.1 * i,
             )  # fmt: skip
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, fontsize=7.5, columnspacing=1.2)
         more = f", {len(rows) - len(drawn)} more are not drawn" if len(rows) > len(drawn) else ""
@@ -170,15 +193,16 @@ def _profile_frame(ax: Any, rows: Rows) -> None:
 
 
 @mpl.rc_context(STYLE)
-def by_quintile(ours: Rows, published: Rows, metric: str, title: str = "", note: str = "") -> Figure:
+def trade_quintiles(ours: Rows, published: Rows, metric: str, title: str = "", note: str = "") -> Figure:
     """Lines over the quintiles of the own reservation price, by role; below ours the paper's (figures 8 to 10).
 
     Rows: ``model``, ``role``, ``q1`` to ``q5``, of ours also ``q1_se_clustered`` ...; eight traders are drawn at most.
     """
-    groups = [("ours", ours), *([("paper", published)] if published else [])]
+    groups = [(_whose(ours), ours), *([("paper", published)] if published else [])]
     fig = Figure(figsize=(9.4, 0.9 + 2.7 * len(groups)), layout="constrained")
     fig.suptitle(title or LABELS.get(metric, metric), x=0.01, ha="left", fontsize=11)
-    axes = fig.subplots(len(groups), len(ROLES), sharey=True, sharex=True, squeeze=False)
+    shared: Any = "row" if "violation" in metric else True  # whose rates differ by orders of magnitude
+    axes = fig.subplots(len(groups), len(ROLES), sharey=shared, sharex=True, squeeze=False)
     for line, (name, rows) in zip(axes, groups, strict=True):
         for ax, role in zip(line, ROLES, strict=True):
             ax.set_title(f"{role}s, {name}")
@@ -191,7 +215,7 @@ def by_quintile(ours: Rows, published: Rows, metric: str, title: str = "", note:
                 means = [_value(row[q]) for q in trade.QUINTILES]
                 errors = [_value(row.get(f"{q}_se_clustered")) for q in trade.QUINTILES]
                 places = np.arange(len(means)) + 0.05 * (i - (len(mine) - 1) / 2)
-                ax.plot(places, means, color=colour, ls=style, marker=marker, ms=4.5, lw=1.4, label=row["model"])
+                ax.plot(places, means, color=colour, ls=style, marker=marker, ms=4.5, lw=1.4, label=_name(row, mine))
                 if np.isfinite(errors).any():
                     ax.errorbar(places, means, yerr=errors, fmt="none", ecolor=colour, elinewidth=0.9, capsize=1.8)
             ax.set_xticks(range(len(trade.QUINTILES)), [q.upper() for q in trade.QUINTILES])
@@ -201,8 +225,8 @@ def by_quintile(ours: Rows, published: Rows, metric: str, title: str = "", note:
         handles, labels = line[0].get_legend_handles_labels()
         if handles:
             line[-1].legend(handles, [_short(x, 22) for x in labels], loc="center left", bbox_to_anchor=(1.01, 0.5))
-    if not any(len(ax.lines) for ax in axes.flat):
-        axes[0][0].set_ylim(0, 1)
+        if not any(np.nan_to_num(line_.get_ydata()).any() for ax in line for line_ in ax.lines):
+            line[0].set_ylim(-0.02, 1)
     tiers = "Q1: the fifth of the scenarios with the side's lowest reservation prices. Whiskers: one standard error."
     caption(fig, f"{tiers} {note}".strip())
     return fig
@@ -212,7 +236,7 @@ def by_quintile(ours: Rows, published: Rows, metric: str, title: str = "", note:
 
 
 @mpl.rc_context(STYLE)
-def by_role(rows: Rows, metrics: Sequence[str], title: str = "", note: str = "") -> Figure:
+def trade_bars(rows: Rows, metrics: Sequence[str], title: str = "", note: str = "") -> Figure:
     """One panel per metric, two bars per trader: as buyer and as seller (figures 4, 6 and 7). The paper's traders stand
     below ours, in paler bars.
 
@@ -221,7 +245,7 @@ def by_role(rows: Rows, metrics: Sequence[str], title: str = "", note: str = "")
     found = {(row["source"], row["model"], row["role"], row["metric"]): row for row in rows if row["metric"] in metrics}
     who = list(dict.fromkeys((source, model) for source, model, _, _ in found))
     who.sort(key=lambda one: one[0] == PAPER)
-    columns = min(3, max(len(metrics), 1))
+    columns = 2 if len(metrics) == 4 else min(3, max(len(metrics), 1))
     lines = max(1, math.ceil(len(metrics) / columns))
     height = 1.2 + lines * (0.75 + 0.30 * max(len(who), 3))
     fig = Figure(figsize=(2.2 + 2.7 * columns, height), layout="constrained")
@@ -238,7 +262,7 @@ def by_role(rows: Rows, metrics: Sequence[str], title: str = "", note: str = "")
             no_data(ax)
             continue
         _role_bars(ax, mine, who)
-        ax.set_yticks(range(len(who)), [model if source != PAPER else f"{model} [paper]" for source, model in who])
+        ax.set_yticks(range(len(who)), [f"{model} [{_mark(source)}]" if source else model for source, model in who])
         ax.set_ylim(len(who) - 0.4, -0.6)
         _ticks(ax.xaxis, metric)
         if not any(row["mean"] for row in mine.values()):
@@ -277,27 +301,28 @@ def _role_bars(ax: Axes, rows: Mapping[Any, Mapping[str, Any]], who: Sequence[tu
 
 def figures(view: Shown) -> dict[str, Figure]:
     """Every figure of a tournament by its file's name, which begins with the number of the paper's."""
-    # The first paragraph says what was played; the last whose the paper's rows are.
-    played, cited = view.caption[0].partition(": ")[0] + ".", f"Paper: {trade.LICENCE}."
-    played = " ".join([played, view.caption[0].partition(". ")[2]])
-    note, both = played, f"{played} {cited}"
+    kinds = _whose([{"source": source} for source in view.sources.values()])
+    # What was played, and on which data, without the list of traders.
+    note = f"Traders: {kinds}. {view.caption[0].partition('. ')[2]}"
+    both = f"{note} Paper: {trade.LICENCE}."
     rows = [*view.roles, *({**row, "se_clustered": None} for row in trade.published())]
     scales = trade.published_profiles()
     titles = {8: "surplus_share", 9: "deal_rate_gft", 10: "any_violation_gft"}
     made = {
-        "04_violations": by_role(rows, VIOLATIONS, "Violations of individual rationality", both),
-        "05_violations_by_pair": heat_maps(
+        "04_violations": trade_bars(rows, VIOLATIONS, "Violations of individual rationality", both),
+        "05_violations_by_pair": trade_heat_maps(
             view.pairs, ("buyer_violation_ngft", "seller_violation_ngft"), "Who violates against whom", note
         ),
-        "06_outcomes": by_role(rows, OUTCOMES[:2], "Surplus share and deal rate", both),
-        "07_drivers": by_role(rows, OUTCOMES[2:], "Behavioural drivers", both),
+        "06_outcomes": trade_bars(rows, OUTCOMES[:2], "Surplus share and deal rate", both),
+        "07_drivers": trade_bars(rows, OUTCOMES[2:], "Behavioural drivers", both),
     }
     for number, metric in titles.items():
-        title = f"{LABELS[metric].capitalize()} by price quintile"
-        made[f"{number:02d}_{metric}"] = by_quintile(view.tiers[metric], trade.rows(TIERS[metric]), metric, title, both)
+        title = f"{sentence(LABELS[metric])}, by price quintile"
+        made[f"{number:02d}_{metric}"] = trade_quintiles(
+            view.tiers[metric], trade.rows(TIERS[metric]), metric, title, both
+        )
     for number, role in ((11, "buyer"), (12, "seller")):
         made[f"{number}_{role}_profiles"] = trade_profiles(view.profiles, scales, role, note=both)
     for number, metrics in HEAT_MAPS.items():
-        title = LABELS[metrics[0]] if len(metrics) == 1 else ""
-        made[f"{number}_{metrics[0]}"] = heat_maps(view.pairs, metrics, title.capitalize(), note)
+        made[f"{number}_{metrics[0]}"] = trade_heat_maps(view.pairs, metrics, note=note)
     return made
