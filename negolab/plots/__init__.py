@@ -29,6 +29,7 @@ __all__ = [
     "matchings",
     "save",
     "skill_radar",
+    "suites",
     "tournament_figures",
     "trade_bars",
     "trade_heat_maps",
