@@ -71,6 +71,7 @@ _PAIRS = {
     "lines": "pairs of a deal-only metric: markets in which both closed",
     # In metrics.csv these are pooled over items, pairs or sales, so their difference there is another number.
     "tags": "pairs: markets in which both have the metric, and of its items, pairs or sales each has the mean",
+    "tools": "pairs: games in which both have the metric",
 }
 _HEAD = ["metric", "difference", "se", "se_clustered", "95% interval", "pairs"]
 
