@@ -271,6 +271,8 @@ def _expected(run: Run) -> tuple[Schedule, Names]:
 def _scripted(run: Run, schedule: Schedule, report: Report) -> dict[str, Policy]:
     """The scripted players of the run, to be asked again: by buyer type, ``""`` for the seller."""
     players, name = run.manifest["players"], run.manifest["settings"].get("seller")
+    if isinstance(name, str) and "engine" not in players["seller"]:
+        name = name.removeprefix("learner:")  # of a training run whose learner is a scripted player
     made: dict[str, Policy] = {}
     game = schedule.regime.game
     if game != "market":
